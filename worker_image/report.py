@@ -1,0 +1,49 @@
+"""What a training program may tell tfrun. Every call is harmless, and costs nothing, outside tfrun.
+
+    from worker_image import report
+
+    for step in range(total):
+        ...
+        report.progress(step + 1, total, loss=loss)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import ContextManager, Optional
+
+from worker_image.link import Link
+
+
+def progress(step: int, total: Optional[int] = None, **metrics: float) -> None:
+    """Tell that `step` steps are done (of `total`, counted over all attempts), with metrics such as loss.
+
+    A program that reports steps is restarted when it stops making them (the job file's deadlines.progress), and its failures
+    count as new ones when it came further than before.
+    """
+    link = Link.here()
+    if link:
+        link.progress(int(step), total, {name: float(value) for name, value in metrics.items()})
+
+
+def activity(name: str) -> ContextManager[None]:
+    """While this context lasts ("evaluation", "checkpoint"), no step is expected."""
+    link = Link.here()
+    return link.activity(name) if link else contextlib.nullcontext()
+
+
+def save_due() -> Optional[bool]:
+    """Call after every step (or call of several steps), the same number of times on every worker.
+
+    Returns None nearly always. Anything else asks for a checkpoint here and now, on every worker at the same step: write it, call
+    `saved`, and where the value is True, leave with `sys.exit(protocol.LEFT_AFTER_SAVE)`. May wait up to 10 s for the other workers.
+    """
+    link = Link.here()
+    return link.boundary() if link else None
+
+
+def saved(step: int) -> None:
+    """This worker's part of the checkpoint of `step` is complete."""
+    link = Link.here()
+    if link:
+        link.saved(step)
