@@ -18,7 +18,6 @@ from worker_image import protocol
 from worker_image.protocol import Beat, Message
 
 PULSE = 1.0  # seconds between two reports
-FIRST = 0.02  # seconds until the report of a first step, which others wait to see
 SAVE_AGREEMENT = 10.0  # seconds until a save that not everyone has noted is called off
 
 
@@ -91,10 +90,10 @@ class Link:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the program's thread's
         received = b""
         while True:
-            readable, _, _ = select.select([self._sock, self._wake_read], [], [], PULSE)
+            readable, _, _ = select.select([self._sock.fileno(), self._wake_read], [], [], PULSE)
             if self._wake_read in readable:
                 os.read(self._wake_read, 4096)
-            if self._sock in readable:
+            if self._sock.fileno() in readable:
                 chunk = self._sock.recv(65536)
                 if not chunk:
                     os.killpg(os.getpgid(0), signal.SIGKILL)  # the agent is gone: nothing of this worker may stay

@@ -183,9 +183,10 @@ class Opened(Message):
 
 @dataclass(frozen=True)
 class Note(Message):
-    """One line for the user. Also child → agent."""
+    """One line for the user; of several with the same topic the first is shown. Also child → agent."""
 
     text: str
+    topic: str = ""
 
 
 # ---- the coordinated save: controller ↔ agent ↔ child ----

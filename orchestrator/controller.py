@@ -1,0 +1,183 @@
+"""Runs the state machine: the rendezvous and the backend bring events, their actions are carried out, a timer ticks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine
+from typing import Protocol
+
+from orchestrator import state as machine
+from orchestrator.backends.base import Backend, Meeting
+from orchestrator.events import (
+    Action,
+    BeginAll,
+    Disconnected,
+    Event,
+    Finish,
+    Gone,
+    Joined,
+    Launch,
+    Paused,
+    Remove,
+    Said,
+    Send,
+    StopAsked,
+    Tell,
+    Tick,
+)
+from orchestrator.cluster import Cluster
+from orchestrator.group import Policy, Result, State
+from orchestrator.rendezvous import Rendezvous
+from worker_image import protocol
+
+BEAT = 1.0  # seconds between two messages of an agent
+TICK = 0.1  # seconds
+PAUSE = 2.0  # seconds without a tick that mean that this process itself stood still
+PATIENCE = 15.0  # seconds for dismissed agents to clean up
+
+
+class Observer(Protocol):
+    """Who is told what happens: the terminal, the run folder."""
+
+    def told(self, text: str) -> None:
+        """One line for the user."""
+
+    def began(self, attempt: int) -> None:
+        """An attempt begins on every worker."""
+
+    def opened(self, worker: int, log: str) -> None:
+        """A worker's output goes to this file of its folder from now on."""
+
+    def progressed(self, state: State) -> None:
+        """A worker reported."""
+
+
+class Controller:
+    """One job from launch to result. Time and randomness are arguments, so that tests choose them."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        backend: Backend,
+        observer: Observer,
+        clock: Callable[[], float] = time.monotonic,
+        secret: bytes | None = None,
+    ) -> None:
+        self._backend = backend
+        self._observer = observer
+        self._clock = clock
+        self._secret = secret or os.urandom(protocol.SECRET_BYTES)
+        self._rendezvous = Rendezvous(self._secret, BEAT, self)
+        self._state, self._pending = machine.begin(policy, clock())
+        self._told: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._urgent = asyncio.Event()
+
+    @property
+    def state(self) -> State:
+        """The group as it is now."""
+        return self._state
+
+    async def run(self, host: str) -> Result:
+        """Run the job, with the rendezvous on this address; when it returns, nothing of the job is left."""
+        await self._rendezvous.start(host)
+        ticking = asyncio.ensure_future(self._tick())
+        try:
+            self._carry_out(self._pending)
+            return await self._result
+        finally:
+            ticking.cancel()
+            await self._close()
+
+    def stop(self, number: int) -> None:
+        """A signal asks for the end; a second one for the end at once."""
+        if self._state.stopping or self._result.done():
+            self._urgent.set()
+        self._handle(StopAsked(self._clock(), number))
+
+    # ---- the rendezvous' listener ----
+
+    def refusal(self, worker: int, incarnation: int) -> str | None:
+        """See rendezvous.Listener."""
+        return machine.refusal(self._state, worker, incarnation)
+
+    def joined(self, worker: int) -> None:
+        """See rendezvous.Listener."""
+        self._handle(Joined(self._clock(), worker))
+
+    def said(self, worker: int, message: protocol.Message) -> None:
+        """See rendezvous.Listener."""
+        if isinstance(message, protocol.Opened):
+            self._observer.opened(worker, message.log)
+        self._handle(Said(self._clock(), worker, message))
+        if isinstance(message, protocol.Beat):
+            self._observer.progressed(self._state)
+
+    def disconnected(self, worker: int, incarnation: int) -> None:
+        """See rendezvous.Listener."""
+        self._handle(Disconnected(self._clock(), worker, incarnation))
+
+    # ---- events in, actions out ----
+
+    def _handle(self, event: Event) -> None:
+        self._state, actions = machine.step(self._state, event)
+        self._carry_out(actions)
+
+    def _carry_out(self, actions: list[Action]) -> None:
+        meeting = Meeting(self._rendezvous.address, self._secret)
+        for action in actions:
+            match action:
+                case Send(worker, message):
+                    self._rendezvous.send([worker], message)
+                case BeginAll(attempt, addresses):
+                    everyone = range(len(addresses))
+                    self._rendezvous.send(everyone, protocol.Begin(attempt, Cluster(addresses).spec()))
+                    self._observer.began(attempt)
+                case Launch(worker, incarnation):
+                    self._start(self._backend.launch(worker, incarnation, meeting, self._gone))
+                case Remove(worker, incarnation):
+                    self._start(self._backend.remove(worker, incarnation))
+                case Tell(text, topic):
+                    if not topic or topic not in self._told:
+                        self._told.add(topic)
+                        self._observer.told(text)
+                case Finish(result):
+                    self._result.set_result(result)
+
+    def _gone(self, worker: int, incarnation: int, why: str) -> None:
+        self._handle(Gone(self._clock(), worker, incarnation, why))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error and not self._result.done():
+            self._result.set_exception(error)  # a bug of ours must not leave anyone waiting
+
+    async def _tick(self) -> None:
+        last = self._clock()
+        while True:
+            await asyncio.sleep(TICK)
+            now = self._clock()
+            if now - last > PAUSE:
+                self._handle(Paused(now, now - last))
+            self._handle(Tick(now))
+            last = now
+
+    async def _close(self) -> None:
+        """Let the agents clean up, unless a second signal says that there is no time."""
+        closing = asyncio.ensure_future(self._backend.close(PATIENCE))
+        urgent = asyncio.ensure_future(self._urgent.wait())
+        await asyncio.wait({closing, urgent}, return_when=asyncio.FIRST_COMPLETED)
+        if not closing.done():
+            closing.cancel()
+            await self._backend.close(0.0)
+        urgent.cancel()
+        await self._rendezvous.close()

@@ -1,0 +1,73 @@
+"""What only the passing of time tells: who is missing, silent, frozen or stalled. Pure."""
+
+from __future__ import annotations
+
+from orchestrator.group import CONNECTED, Ending, Failure, Phase, Result, State, Status, indices
+
+STOPPED_FOR = 1.0  # seconds that a program may be stopped by a signal; nobody does that to a training for shorter
+PAUSES = 5.0  # times the longest pause between two steps so far
+BUSY = 0.05  # CPU seconds between two beats up to which a worker counts as idle: TensorFlow's own polling takes less
+TELL_MISSING_AFTER = 5.0  # seconds of gathering
+TELL_MISSING_EVERY = 60.0
+
+
+def silent(state: State, at: float) -> list[int]:
+    """The workers whose agents have not been heard of for too long."""
+    return [i for i, w in enumerate(state.workers) if w.status in CONNECTED and at - w.heard > state.policy.silence]
+
+
+def stuck(state: State, at: float) -> Failure | None:
+    """A finding against a running attempt: a frozen program, or a training that makes no step."""
+    if state.phase is not Phase.RUNNING:
+        return None
+    return _frozen(state, at) or _stalled(state, at)
+
+
+def too_late(state: State, at: float) -> Result | None:
+    """The start deadline or the run deadline has passed."""
+    if state.phase is Phase.GATHERING and at - max(state.since, state.not_before) > state.policy.start:
+        return Result(Ending.DEADLINE, f"{missing(state)} within {state.policy.start:g} s (deadlines.start)")
+    if at - state.started > state.policy.run:
+        return Result(Ending.DEADLINE, f"the job ran longer than {state.policy.run:g} s (deadlines.run)")
+    return None
+
+
+def missing(state: State) -> str:
+    """Who keeps the group from starting, as a sentence part: "worker 1 did not join"."""
+    parts = []
+    absent = state.having(Status.AWAITED, Status.LOST)
+    if absent:
+        parts.append(f"{indices(absent)} did not join")
+    unready = state.having(Status.JOINED, Status.PREPARING)
+    if unready:
+        parts.append(f"{indices(unready)} joined but did not get ready (still importing)")
+    return ", ".join(parts) or "the group did not start"
+
+
+def _frozen(state: State, at: float) -> Failure | None:
+    for i in state.having(Status.RUNNING):
+        worker = state.workers[i]
+        if worker.stopped_since is not None and at - worker.stopped_since >= STOPPED_FOR:
+            return _failure(state, i, "frozen", "was stopped by a signal (SIGSTOP) and did nothing more")
+        if worker.beat.pulse > state.policy.frozen:
+            text = f"gave no sign of life for {worker.beat.pulse:.0f} s: its interpreter is blocked"
+            return _failure(state, i, "frozen", text)
+    return None
+
+
+def _stalled(state: State, at: float) -> Failure | None:
+    """No step by anyone for long, and nobody does anything: only then, for a long save or a slow input must not end a job."""
+    workers = [state.workers[i] for i in state.having(Status.RUNNING)]
+    if not workers or any(w.beat.step is None or w.beat.activity for w in workers):
+        return None
+    allowed = max(state.policy.progress, PAUSES * max(w.beat.longest for w in workers))
+    waited = at - max(max(w.moved, w.idle_since) for w in workers)
+    if waited <= allowed:
+        return None
+    behind = min(state.having(Status.RUNNING), key=lambda i: state.workers[i].beat.step or 0)
+    text = f"made no step for {waited:.0f} s after step {state.workers[behind].beat.step}, and no worker was busy"
+    return _failure(state, behind, "stalled", text)
+
+
+def _failure(state: State, worker: int, kind: str, text: str) -> Failure:
+    return Failure(worker, state.attempt, kind, text, step=state.workers[worker].beat.step)

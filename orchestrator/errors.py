@@ -1,0 +1,19 @@
+"""Errors that a user sees: one sentence each, and the exit code that goes with it."""
+
+
+class TfrunError(Exception):
+    """Base of every error of ours; its text says what was given, the rule, and what to do."""
+
+    exit_code = 1
+
+
+class InvalidJobError(TfrunError):
+    """The job file or the command is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class LaunchError(TfrunError):
+    """Nothing could be started, or what was started never came up."""
+
+    exit_code = 3

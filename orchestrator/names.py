@@ -1,0 +1,39 @@
+"""Every name, port and address that tfrun makes, in one place."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+LOOPBACK = "127.0.0.1"
+RUNS = Path(".tfrun")  # in the current folder, so that the logs of a project stay with it
+LATEST = "latest"
+
+# A job's name becomes part of DNS names: a label of at most 63 characters, of which "-worker-99999" takes 13.
+NAME_LIMIT = 50
+NAME_RULE = f"lower-case letters, digits and '-', beginning with a letter and not ending in '-', at most {NAME_LIMIT} characters"
+_NAME = re.compile(rf"(?=.{{1,{NAME_LIMIT}}}\Z)[a-z]([a-z0-9-]*[a-z0-9])?\Z")
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is a job name as NAME_RULE says."""
+    return bool(_NAME.match(text))
+
+
+def name_from(program: str) -> str:
+    """A job name made of a program's: "My_Train.py" gives "my-train"."""
+    stem = re.sub(r"\.py$", "", program.rsplit("/", 1)[-1].rsplit(":", 1)[-1])
+    name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
+    name = name if name[:1].isalpha() else f"job-{name}".strip("-")
+    return name[:NAME_LIMIT].rstrip("-")
+
+
+def run_folder(name: str, at: time.struct_time) -> str:
+    """The folder of one run, such as "digits-20261121-093000"; a number is added when that exists."""
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S', at)}"
+
+
+def worker_folder(worker: int) -> str:
+    """Where a worker's logs are, inside the run folder."""
+    return f"worker-{worker}"

@@ -1,0 +1,212 @@
+"""The job file: what a training job is, checked. Knows no backend.
+
+`JobSpec` is the job as understood; `load` reads a job file; every refusal is one sentence in an InvalidJobError.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from orchestrator import names
+from orchestrator.errors import InvalidJobError
+
+WORKER_LIMIT = 100_000  # an Indexed Job takes no more: kubernetes.io/docs/concepts/workloads/controllers/job
+BUILTINS = ("digits",)
+
+# Set for every worker by tfrun, Kubernetes or GKE; a job that sets them would break its own group.
+RESERVED = ("TF_CONFIG", "JOB_COMPLETION_INDEX", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES")
+_RESERVED_PREFIX = "TFRUN_"
+_SECRET = re.compile(r"(?:^|[-_])(?:password|passwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|credentials?)$", re.IGNORECASE)
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+\Z")
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError("must be a duration such as 90s, 10m or 1h30m")
+    if isinstance(value, (int, float)):
+        seconds = float(value)
+    elif _DURATION.match(value):
+        seconds = sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"(\d+(?:\.\d+)?)([smhd])", value))
+    else:
+        raise ValueError("must be a duration such as 90s, 10m or 1h30m")
+    if not 0 < seconds <= 365 * 86400:
+        raise ValueError("must be more than nothing and at most a year")
+    return seconds
+
+
+Duration = Annotated[float, BeforeValidator(_seconds)]
+Count = Annotated[int, Field(strict=True, ge=0)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Restarts(_Part):
+    """How many failures of the program itself are forgiven: at most `max` within `within` seconds."""
+
+    max: Count = 10
+    within: Duration = 3600.0
+
+
+class Deadlines(_Part):
+    """Seconds: until every worker is ready; of the whole run; without a step while every worker is idle."""
+
+    start: Duration = 600.0
+    run: Duration = 86400.0
+    progress: Duration = 10.0
+
+
+class Checkpoints(_Part):
+    """Where the training entrypoint keeps its checkpoints (TFRUN_CHECKPOINT_DIR for other programs)."""
+
+    directory: Annotated[str, Field(strict=True, min_length=1)]
+
+
+class JobSpec(_Part):
+    """A training job. Exactly one of `program` and `builtin` is given."""
+
+    name: str = ""
+    program: Annotated[str, Field(strict=True)] | None = None
+    builtin: Literal["digits"] | None = None
+    args: tuple[Annotated[str, Field(strict=True)], ...] = ()
+    workers: Annotated[int, Field(strict=True, ge=1, le=WORKER_LIMIT)] = 1
+    strategy: Literal["auto", "default", "mirrored", "multi_worker_mirrored", "tpu"] = "auto"
+    env: dict[str, Annotated[str, Field(strict=True)]] = Field(default_factory=dict)
+    restarts: Restarts = Restarts()
+    deadlines: Deadlines = Deadlines()
+    checkpoints: Checkpoints | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _checked_name(cls, name: str) -> str:
+        if name and not names.is_name(name):
+            raise ValueError(f"must be {names.NAME_RULE}")
+        return name
+
+    @field_validator("args")
+    @classmethod
+    def _checked_args(cls, args: tuple[str, ...]) -> tuple[str, ...]:
+        for arg, following in zip(args, (*args[1:], ""), strict=False):
+            option, given, value = arg.partition("=")
+            if "\0" in arg:
+                raise ValueError("must not hold a NUL character")
+            if option.startswith("-") and _SECRET.search(option) and (value if given else following and not following.startswith("-")):
+                raise ValueError(f"gives a secret with {option}, and everyone can read a command line; use an environment variable instead")
+        return args
+
+    @field_validator("env")
+    @classmethod
+    def _checked_env(cls, env: dict[str, str]) -> dict[str, str]:
+        for name, value in env.items():
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"has the name {name!r}; a variable's name is letters, digits and '_', not beginning with a digit")
+            if name in RESERVED or name.startswith(_RESERVED_PREFIX):
+                raise ValueError(f"sets {name}, which tfrun sets for each worker; remove it")
+            if value and _SECRET.search(name):
+                raise ValueError(f"holds a secret in {name}; leave it out and set it where you start tfrun: workers inherit it")
+            if "\0" in value:
+                raise ValueError(f"has a NUL character in {name}")
+        return env
+
+    @model_validator(mode="after")
+    def _one_program(self) -> JobSpec:
+        if bool(self.program) == bool(self.builtin):
+            raise ValueError("needs exactly one of program and builtin, such as `program: train.py`")
+        kind, target = self.target()
+        if kind == "module" and not all(part.isidentifier() for part in target.split(".")):
+            raise ValueError(f"has the program {self.program!r}; `-m` takes a module's dotted name, such as `-m package.module`")
+        return self
+
+    def target(self) -> tuple[str, str]:
+        """("script", path) or ("module", dotted name)."""
+        if self.builtin:
+            return "module", "worker_image.train"
+        program = self.program or ""
+        if program.startswith("-m "):
+            return "module", program[3:].strip()
+        return "script", program
+
+    def command(self) -> list[str]:
+        """The words that the launcher of a worker's program takes: kind, target, arguments."""
+        return [*self.target(), *(("--task", self.builtin) if self.builtin else ()), *self.args]
+
+    def named(self) -> JobSpec:
+        """The same job, with a name made from the program where none is given."""
+        return self if self.name else self.model_copy(update={"name": names.name_from(self.builtin or self.target()[1].rpartition("/")[2])})
+
+
+def make(fields: Any, origin: str) -> JobSpec:
+    """A job from plain data. Raises InvalidJobError with one sentence that begins with `origin`."""
+    if not isinstance(fields, dict):
+        raise InvalidJobError(f"{origin} holds {_kind(fields)}; a job file is a mapping such as `program: train.py`")
+    for key in fields:
+        if not isinstance(key, str):
+            raise InvalidJobError(f"{origin}: the key {key!r} is not text; put it in quotes")
+    try:
+        return JobSpec.model_validate(fields).named()
+    except ValidationError as e:
+        raise InvalidJobError(f"{origin}: {_sentence(e, fields)}") from e
+
+
+def _sentence(error: ValidationError, fields: dict[str, Any]) -> str:
+    """The first problem: field, value, rule."""
+    problem = error.errors(include_url=False)[0]
+    where = _path(problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return _unknown_key(problem["loc"], where)
+    rule = _RULES.get(problem["type"], problem["msg"]).format(**problem.get("ctx", {}))
+    rule = rule.removeprefix("Value error, ")
+    if not where:
+        return f"the job {rule}"
+    if problem["type"] == "missing":
+        return f"{where} is missing; it {rule}"
+    return f"{where} {rule}" if rule.startswith(("sets ", "holds ", "has ", "gives ")) else f"{where} is {_shown(problem['input'])}; it {rule}"
+
+
+_RULES = {
+    "missing": "is required",
+    "int_type": "must be a whole number, without quotes",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": f"must be at most {{le}}; Kubernetes runs no more than {WORKER_LIMIT} workers in a job",
+    "string_type": "must be text; put it in quotes",
+    "literal_error": "must be one of {expected}",
+    "tuple_type": 'must be a list, such as [--epochs, "5"]',
+    "dict_type": "must be a mapping of names to values",
+    "model_type": "must be a mapping of names to values",
+    "string_too_short": "must not be empty",
+}
+
+
+def _unknown_key(loc: tuple[int | str, ...], where: str) -> str:
+    model = JobSpec
+    for part in loc[:-1]:
+        model = {"restarts": Restarts, "deadlines": Deadlines, "checkpoints": Checkpoints}.get(str(part), model)  # type: ignore[assignment]
+    close = difflib.get_close_matches(str(loc[-1]), model.model_fields, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"the keys here are {', '.join(model.model_fields)}"
+    return f"there is no key {where}; {hint}"
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    """("args", 1) as args[1], ("restarts", "max") as restarts.max."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _kind(value: Any) -> str:
+    return {type(None): "nothing", list: "a list", str: "text"}.get(type(value), f"a {type(value).__name__}")
+
+
+def is_job_file(program: str) -> bool:
+    """Whether what was given as the program is a job file: scripts don't end so."""
+    return PurePosixPath(program).suffix in (".yaml", ".yml")
