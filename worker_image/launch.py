@@ -67,7 +67,6 @@ def _preload(found: Findings, low_priority: bool) -> bool:
     if found.unsure or not found.imports:
         return False
     os.environ.update(found.environ)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # the same five lines of information from every worker help nobody
     if low_priority:
         # The niceness of a thread is for good without privileges, so the imports get a thread of their own, and the program's threads
         # come from the main one. numpy's pool of threads stays for the program's life: the main thread starts it.

@@ -80,8 +80,9 @@ class LocalBackend:
     async def remove(self, worker: int, incarnation: int) -> None:
         """Kill the agent; the rest of the worker goes with it."""
         process = self._agents.get((worker, incarnation))
-        if process and process.returncode is None:
-            process.kill()
+        if process:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)  # not process.kill(), which may take the exit status from asyncio's own watcher
 
     async def close(self, patience: float) -> None:
         """Wait for the agents, then kill what is left."""

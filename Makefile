@@ -1,0 +1,67 @@
+# Everything sets up what it needs first. The exact versions, with hashes, are in requirements/.
+PYTHON ?= python3
+# The oldest Python that a worker may have; where this machine has none, the tests that need it say so and are skipped.
+OLDEST_PYTHON ?= $(firstword $(shell command -v python3.9) $(wildcard $(HOME)/.pyenv/versions/3.9.*/bin/python3.9))
+
+BIN := .venv/bin
+PIP_FLAGS := --quiet --disable-pip-version-check --require-hashes --no-deps
+
+.PHONY: help demo test unit lint oldest test-pythons test-matrix bench lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: .venv/ready ## train the handwritten digits on 2 workers
+	$(BIN)/tfrun run -n 2 builtin:digits
+
+test: .venv/ready oldest lint ## everything: linters, types, import rules, tests, coverage
+	rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+unit: .venv/ready ## the tests that start no TensorFlow: seconds
+	$(BIN)/pytest -m "not tensorflow"
+
+lint: .venv/ready ## ruff, mypy, import-linter
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+.venv/ready: requirements/dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 10) <= v < (3, 14) else f"$(PYTHON) is Python {v[0]}.{v[1]}; tfrun needs 3.10 to 3.13: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/pip install $(PIP_FLAGS) -r requirements/dev.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+oldest: ## the oldest Python and TensorFlow that workers may have
+ifeq ($(OLDEST_PYTHON),)
+	@echo "there is no python3.9 here, so the tests with TensorFlow 2.15 are skipped; give one with make OLDEST_PYTHON=PATH"
+else
+	@$(MAKE) --no-print-directory .venv-oldest/ready
+endif
+
+.venv-oldest/ready: requirements/oldest.lock
+	$(OLDEST_PYTHON) -m venv --clear .venv-oldest
+	.venv-oldest/bin/pip install $(PIP_FLAGS) -r requirements/oldest.lock
+	touch $@
+
+test-pythons: ## the tests that start no TensorFlow, on every Python from 3.10 to 3.13 that is here
+	tests/pythons
+
+test-matrix: .venv/ready ## every TensorFlow from 2.15 on; writes docs/compatibility.md
+	$(BIN)/python tests/matrix.py
+
+bench: .venv/ready ## the figures of docs/benchmarks.md
+	$(BIN)/python -m benchmarks
+
+lock: ## new exact versions into requirements/ (needs uv)
+	uv pip compile pyproject.toml --extra cpu --group dev --universal --python-version 3.10 --override requirements/overrides.txt \
+		--generate-hashes --no-header --no-annotate --upgrade --quiet -o requirements/dev.lock
+	uv pip compile requirements/oldest.in --universal --python-version 3.9 \
+		--generate-hashes --no-header --no-annotate --upgrade --quiet -o requirements/oldest.lock
+
+clean: ## remove what the other targets made
+	rm -rf .venv .venv-* .tfrun build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
