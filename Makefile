@@ -1,7 +1,7 @@
 # Everything sets up what it needs first. The exact versions, with hashes, are in requirements/.
 PYTHON ?= python3
 # The oldest Python that a worker may have; where this machine has none, the tests that need it say so and are skipped.
-OLDEST_PYTHON ?= $(firstword $(shell command -v python3.9) $(wildcard $(HOME)/.pyenv/versions/3.9.*/bin/python3.9))
+OLDEST_PYTHON ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.9.*/bin/python3.9) $(shell command -v python3.9))
 
 BIN := .venv/bin
 PIP_FLAGS := --quiet --disable-pip-version-check --require-hashes --no-deps

@@ -98,7 +98,7 @@ def _building(own: Any, act: Callable[[], None]) -> Any:
         if not _several_workers(strategy):
             return own(self, *args, **kwargs)
         if self.steps_per_execution > 1:
-            _let_loops_call_functions()
+            _let_loops_call_functions(act)
         try:
             return own(self, *args, **kwargs)
         except ValueError as e:
@@ -131,24 +131,27 @@ def _first_local(batch: Any, strategy: Any) -> Any:
     return _tensorflow().nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], batch)
 
 
-def _let_loops_call_functions() -> None:
+def _let_loops_call_functions(act: Callable[[], None]) -> None:
     """Let a tf.function with collectives be called in a loop or a branch, as Keras does with steps_per_execution > 1.
 
     Every collective has a key that is given when the outermost function is called. TensorFlow asks for it in the graph of the innermost,
     which for a loop or branch is one that nobody ever gives anything ("You must feed a value for placeholder tensor"): so there is no
-    program that this could change, except from failing to working. The same step as in TensorFlow's own `_next_instance_key`
-    (tensorflow/python/distribute/cross_device_utils.py), where it lacks functions that are called by functions.
+    program that this could change, except from failing to working. TensorFlow's own `_next_instance_key` takes the same step
+    (tensorflow/python/distribute/cross_device_utils.py), but not for functions that are called by functions.
     """
-    from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
+    graphs: Any = sys.modules.get("tensorflow.python.ops.control_flow_v2_func_graphs")
+    if graphs is None or "capture_call_time_value" in vars(graphs.ControlFlowFuncGraph):
+        return
 
     def capture_call_time_value(self: Any, *args: Any, **kwargs: Any) -> Any:
+        act()
         graph = self
-        while isinstance(graph, ControlFlowFuncGraph):
+        while isinstance(graph, graphs.ControlFlowFuncGraph):
             graph = graph.outer_graph
         with graph.as_default():
             return graph.capture_call_time_value(*args, **kwargs)
 
-    ControlFlowFuncGraph.capture_call_time_value = capture_call_time_value
+    graphs.ControlFlowFuncGraph.capture_call_time_value = capture_call_time_value
 
 
 def _reducing(own: Any, act: Callable[[], None]) -> Any:

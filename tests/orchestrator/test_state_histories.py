@@ -17,7 +17,7 @@ from orchestrator.restarts import FREE
 from worker_image.protocol import AskSave, Beat, Begin, Dismiss, End, Ended, Leaving, Message, Outcome, Prepare, Ready, SaveTarget
 
 WORKERS = 3
-POLICY = Policy(workers=WORKERS, restarts=3, within=1e9, start=60.0, run=3600.0)
+POLICY = Policy(workers=WORKERS, restarts=3, within=1e9, start=1e9, run=1e9)
 KINDS = ["done", "error", "signal", "memory", "peer", "preempted"]
 
 
@@ -72,6 +72,7 @@ class Histories(RuleBasedStateMachine):
                     assert len(addresses) == WORKERS
                     live = {a.running for a in self.agents.values() if a and a.alive and a.running is not None}
                     assert not live, f"attempt {attempt} begins while {live} lives"
+                    assert not self.removing, "an attempt begins without a worker that is given up"
                     for worker in range(WORKERS):
                         self.order(worker, Begin(attempt, {}))
 
@@ -102,12 +103,12 @@ class Histories(RuleBasedStateMachine):
         elif isinstance(order, Dismiss):
             self.die(worker)
 
-    def end_child(self, worker: int, kind: str, step: int | None = None) -> None:
+    def end_child(self, worker: int, kind: str, step: int | None = None, place: str = "") -> None:
         agent = self.agents[worker]
         attempt = agent.running if agent and agent.running is not None else agent.prepared if agent else None
         if agent and attempt is not None:
             agent.running = agent.prepared = None
-            self.say(worker, Ended(attempt, vars(Outcome(kind, kind, kind, step=step))))
+            self.say(worker, Ended(attempt, vars(Outcome(kind, kind, place or kind, step=step))))
 
     def die(self, worker: int) -> None:
         agent = self.agents[worker]
@@ -141,6 +142,11 @@ class Histories(RuleBasedStateMachine):
     @rule(worker=workers, kind=st.sampled_from(KINDS), step=st.none() | st.integers(0, 20))
     def a_program_ends(self, worker: int, kind: str, step: int | None) -> None:
         self.end_child(worker, kind, step)
+
+    @rule(worker=workers, place=st.sampled_from("abcde"), step=st.integers(0, 1000))
+    def an_attempt_fails(self, worker: int, place: str, step: int) -> None:
+        self.everyone_does_as_told(6)
+        self.end_child(worker, "error", step, place)
 
     @rule(worker=workers)
     def an_agent_dies(self, worker: int) -> None:
