@@ -378,8 +378,11 @@ def _stopped_by(number: int) -> Result:
 
 
 def _finish(state: State, result: Result, before: list[Action]) -> Step:
-    dismissals = [Send(i, Dismiss()) for i, w in enumerate(state.workers) if w.status in CONNECTED]
-    return replace(state, phase=Phase.OVER, result=result), [*before, *dismissals, Finish(result)]
+    """The job is over: who is connected cleans up and goes, the rest is removed."""
+    last: list[Action] = [
+        Send(i, Dismiss()) if worker.status in CONNECTED else Remove(i, worker.incarnation) for i, worker in enumerate(state.workers)
+    ]
+    return replace(state, phase=Phase.OVER, result=result), [*before, *last, Finish(result)]
 
 
 _HANDLERS: dict[type[Event], Callable[[State, Any], Step]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Dict, Optional
 
 from worker_image import checkpoint_files as files
@@ -121,5 +122,6 @@ def _text(meaning: Dict[str, int]) -> str:
 
 
 def _why(e: Exception) -> str:
-    text = getattr(e, "strerror", None) or getattr(e, "message", None) or str(e) or type(e).__name__
-    return " ".join(str(text).split())[:200]
+    """The cause alone: TensorFlow says "{{function_node …}} PATH; No space left on device [Op:SaveV2]"."""
+    text = " ".join(str(getattr(e, "strerror", None) or e).split())
+    return re.sub(r"\{\{.*?\}\}+ ?| \[Op:.*", "", text).split("; ")[-1][:200] or type(e).__name__

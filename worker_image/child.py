@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, List, Optional, Tuple
 
 from worker_image import machine, protocol
 from worker_image.protocol import Beat, Loaded, Message, Note, Outcome, Raised, Run, Saved
@@ -53,11 +53,12 @@ class Child:
         self.output = output
         self.reservation: Optional[socket.socket] = None
         self.report = Beat()
-        self.news = False  # whether the last report was more than a pulse: a first step, or another activity
+        self.news = False  # whether the last report was more than a pulse: a first step, another activity, another ability
         self.saved = False
         self.loaded: Optional[Loaded] = None
         self.exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._raised: Optional[Raised] = None
+        self._beaten = asyncio.Event()
         self._ordered = False
         self._heard_at = time.monotonic()
         self._kills_before = machine.memory_kills()
@@ -117,7 +118,7 @@ class Child:
         self._ordered = self._raised is None
         if stacks:
             await self._write_stacks()
-        if grace > 0 and self.report.handles_sigterm:
+        if grace > 0 and await self._handles_sigterm():
             self._signal(signal.SIGTERM)
             await self._exited(grace)
         self.kill()
@@ -185,7 +186,8 @@ class Child:
         self._heard_at = time.monotonic()
         if isinstance(message, Beat):
             before, self.report = self.report, message
-            self.news = (before.step is None) != (message.step is None) or before.activity != message.activity
+            self.news = _signs(before) != _signs(message)
+            self._beaten.set()
         elif isinstance(message, Loaded):
             self.loaded = message
         elif isinstance(message, Saved):
@@ -194,6 +196,14 @@ class Child:
             self._raised = message
             asyncio.get_running_loop().call_later(ORDERLY_EXIT, self._kill_unless_gone)
         self._hear(self, message)
+
+    async def _handles_sigterm(self) -> bool:
+        """Whether the program would do anything of its own at SIGTERM. TensorFlow's handler only swallows it (docs/design.md)."""
+        self._beaten.clear()
+        self.send(protocol.AskBeat())
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._beaten.wait(), HEARD_OUT)
+        return self.report.handles_sigterm
 
     def _kill_unless_gone(self) -> None:
         if not self.exit.done():
@@ -220,6 +230,11 @@ _NAMED = {int(number) for number in MEANINGS} | {int(signal.SIGINT), int(signal.
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
+
+
+def _signs(report: Beat) -> Tuple[object, ...]:
+    """What makes a report worth passing on at once."""
+    return report.step is None, report.activity, report.saver
 
 
 def _command(program: Program, link_fd: int, standby: bool) -> List[str]:

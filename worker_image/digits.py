@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+from sklearn.datasets import load_digits
+
 TEST_EXAMPLES = 360  # a fifth, as is usual; chosen by a fixed shuffle, because the file goes writer by writer
 
 
 def build_model() -> Any:
     """A small convolutional network, compiled."""
-    import tensorflow as tf
-
     layers = tf.keras.layers
     model = tf.keras.Sequential(
         [
@@ -33,10 +35,6 @@ def build_model() -> Any:
 
 def build_dataset(split: str) -> Any:
     """Pairs of a float32 image [8, 8, 1] in 0..1 and an int64 label; split is "train" (1,437) or "test" (360)."""
-    import numpy as np
-    import tensorflow as tf
-    from sklearn.datasets import load_digits
-
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     chosen = order[:TEST_EXAMPLES] if split == "test" else order[TEST_EXAMPLES:]
@@ -46,6 +44,4 @@ def build_dataset(split: str) -> Any:
 
 
 def _scaled(image: Any, label: Any) -> Any:
-    import tensorflow as tf
-
     return tf.cast(image, tf.float32)[..., tf.newaxis] / 16.0, label

@@ -1,9 +1,10 @@
-"""Make Keras 3's `fit`, `evaluate` and `predict` work under MultiWorkerMirroredStrategy with several workers (keras-team/keras#20585).
+"""Make Keras 3's `fit` and `evaluate` work under MultiWorkerMirroredStrategy with several workers (keras-team/keras#20585).
 
 Two places of keras/src/backend/tensorflow/trainer.py fail there. `_maybe_symbolic_build` reduces a whole batch, a structure of
 per-replica values, of which `Strategy.reduce` takes one at a time. `reduce_per_replica` takes the mean of scalars along axis 0, which a
-scalar does not have. Both are wrapped, never replaced: the wrapper of the first calls Keras's own code and steps in when that fails at
-this very place; the wrapper of the second asks Keras's own code once how it treats a scalar. A Keras without the fault is left as it is.
+scalar does not have. Both are wrapped, not replaced: the first runs Keras's own code and steps in when that fails at this very place;
+the second asks Keras's own code once how it treats a scalar. A Keras without the fault is left as it is, and so is one that is too old:
+docs/compatibility.md has what was measured.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import logging
+import re
 import sys
 from types import ModuleType
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 TRAINER = "keras.src.backend.tensorflow.trainer"  # Keras 3 alone has a module of this name; Keras 2 and tf_keras need no fix
+FIRST_RIGHT = (3, 10)  # before, the replicas drift apart (to 3.6) or the metrics are wrong (to 3.9), and a fit that fails is the better one
 
 Note = Callable[[str], None]
 
@@ -25,13 +28,14 @@ Note = Callable[[str], None]
 def install(note: Note) -> None:
     """Fix Keras 3 as soon as the program imports it, or at once if it is imported already; Keras is never imported from here.
 
-    note: called with one line for the user when the fix acts for the first time in this process.
+    note: called with one line for the user, once, when the fix acts for the first time (or would, in a Keras that is too old for it).
     """
+    fix = _Fix(note)
     trainer = sys.modules.get(TRAINER)
     if trainer is None:
-        sys.meta_path.insert(0, _Finder(lambda module: _apply(module, note)))
+        sys.meta_path.insert(0, _Finder(fix.apply))
     else:
-        _apply(trainer, note)
+        fix.apply(trainer)
 
 
 class _Finder:
@@ -72,43 +76,85 @@ class _Loader(importlib.abc.Loader):
         self._then(module)
 
 
-def _apply(trainer: Any, note: Note) -> None:
-    act = functools.lru_cache(maxsize=None)(lambda: note(_message()))
-    if hasattr(trainer, "reduce_per_replica"):
-        trainer.reduce_per_replica = _reducing(trainer.reduce_per_replica, act)
-    model = getattr(trainer, "TensorFlowTrainer", None)
-    if model is not None and hasattr(model, "_maybe_symbolic_build"):  # since Keras 3.5
-        model._maybe_symbolic_build = _building(model._maybe_symbolic_build, act)
+class _Fix:
+    """What this process knows of its Keras, and whether the user was told."""
 
+    def __init__(self, note: Note) -> None:
+        self._note = note
+        self._told = False
+        self._refuses_scalars: Optional[bool] = None
 
-def _message() -> str:
-    version = getattr(sys.modules.get("keras"), "__version__", "3")
-    return (
-        f"keras {version}: fit under MultiWorkerMirroredStrategy fails in this version (keras-team/keras#20585); "
-        "tfrun's fix is applied, --no-compat turns it off"
-    )
+    def apply(self, trainer: Any) -> None:
+        if hasattr(trainer, "reduce_per_replica"):
+            trainer.reduce_per_replica = self._reducing(trainer.reduce_per_replica)
+        model = getattr(trainer, "TensorFlowTrainer", None)
+        if model is not None and hasattr(model, "_maybe_symbolic_build"):  # since Keras 3.5
+            model._maybe_symbolic_build = self._building(model._maybe_symbolic_build)
 
+    def _building(self, own: Any) -> Any:
+        """`_maybe_symbolic_build`, which builds the model from the shapes of a first batch: those of a local replica do."""
 
-def _building(own: Any, act: Callable[[], None]) -> Any:
-    """`_maybe_symbolic_build`, which builds the model from the shapes of a first batch: those of this worker's first replica do."""
+        @functools.wraps(own)
+        def _maybe_symbolic_build(model: Any, *args: Any, **kwargs: Any) -> Any:
+            strategy = model._distribute_strategy
+            if not self._concerns(strategy):
+                return own(model, *args, **kwargs)
+            if model.steps_per_execution > 1:
+                _let_loops_call_functions(self._acts)
+            try:
+                return own(model, *args, **kwargs)
+            except ValueError as e:
+                batch = _refused_batch(e, own, strategy)
+                if batch is None:
+                    raise
+            self._acts()
+            local = _tensorflow().nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], batch)
+            return own(model, data_batch=local)
 
-    @functools.wraps(own)
-    def _maybe_symbolic_build(self: Any, *args: Any, **kwargs: Any) -> Any:
-        strategy = self._distribute_strategy
+        return _maybe_symbolic_build
+
+    def _reducing(self, own: Any) -> Any:
+        """`reduce_per_replica`, which makes one value of the replicas' results of a step."""
+
+        @functools.wraps(own)
+        def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
+            if reduction not in ("auto", "mean") or not self._concerns(strategy):
+                return own(values, strategy, reduction)
+            if self._refuses_scalars is None:
+                self._refuses_scalars = _refuses_scalar(own, strategy)
+            if not self._refuses_scalars:
+                return own(values, strategy, reduction)
+            self._acts()
+
+            def reduce(value: Any) -> Any:
+                return strategy.reduce("MEAN", value, axis=None) if _is_scalar(value, strategy) else own(value, strategy, reduction)
+
+            return _tensorflow().nest.map_structure(reduce, values)
+
+        return reduce_per_replica
+
+    def _concerns(self, strategy: Any) -> bool:
+        """Whether this is a strategy of several workers, and a Keras that is right but for the fault; says so if it is too old for that."""
         if not _several_workers(strategy):
-            return own(self, *args, **kwargs)
-        if self.steps_per_execution > 1:
-            _let_loops_call_functions(act)
-        try:
-            return own(self, *args, **kwargs)
-        except ValueError as e:
-            batch = _refused_batch(e, own, strategy)
-            if batch is None:
-                raise
-        act()
-        return own(self, data_batch=_first_local(batch, strategy))
+            return False
+        if tuple(int(number) for number in re.findall(r"\d+", _keras_version())[:2]) >= FIRST_RIGHT:
+            return True
+        self._tell(
+            "fit under MultiWorkerMirroredStrategy fails or trains wrongly in this version, and tfrun's fix is for keras 3.10 and newer: "
+            "install that, or use tf_keras"
+        )
+        return False
 
-    return _maybe_symbolic_build
+    def _acts(self) -> None:
+        self._tell(
+            "fit under MultiWorkerMirroredStrategy fails in this version (keras-team/keras#20585); "
+            "tfrun's fix is applied, --no-compat turns it off"
+        )
+
+    def _tell(self, text: str) -> None:
+        if not self._told:
+            self._told = True
+            self._note(f"keras {_keras_version()}: {text}")
 
 
 def _refused_batch(e: ValueError, builder: Any, strategy: Any) -> Optional[Any]:
@@ -127,11 +173,7 @@ def _refused_batch(e: ValueError, builder: Any, strategy: Any) -> Optional[Any]:
     return None if isinstance(batch, _tensorflow().distribute.DistributedValues) else batch
 
 
-def _first_local(batch: Any, strategy: Any) -> Any:
-    return _tensorflow().nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], batch)
-
-
-def _let_loops_call_functions(act: Callable[[], None]) -> None:
+def _let_loops_call_functions(acts: Callable[[], None]) -> None:
     """Let a tf.function with collectives be called in a loop or a branch, as Keras does with steps_per_execution > 1.
 
     Every collective has a key that is given when the outermost function is called. TensorFlow asks for it in the graph of the innermost,
@@ -144,7 +186,7 @@ def _let_loops_call_functions(act: Callable[[], None]) -> None:
         return
 
     def capture_call_time_value(self: Any, *args: Any, **kwargs: Any) -> Any:
-        act()
+        acts()
         graph = self
         while isinstance(graph, graphs.ControlFlowFuncGraph):
             graph = graph.outer_graph
@@ -152,33 +194,6 @@ def _let_loops_call_functions(act: Callable[[], None]) -> None:
             return graph.capture_call_time_value(*args, **kwargs)
 
     graphs.ControlFlowFuncGraph.capture_call_time_value = capture_call_time_value
-
-
-def _reducing(own: Any, act: Callable[[], None]) -> Any:
-    """`reduce_per_replica`, which makes one value of the replicas' results of a step."""
-    verdict: List[bool] = []
-
-    def fails_for_scalars(strategy: Any) -> bool:
-        if not verdict:
-            verdict.append(_refuses_scalar(own, strategy))
-        return verdict[0]
-
-    @functools.wraps(own)
-    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
-        if reduction not in ("auto", "mean") or not _several_workers(strategy) or not fails_for_scalars(strategy):
-            return own(values, strategy, reduction)
-        act()
-        tf = _tensorflow()
-
-        def reduce(value: Any) -> Any:
-            local = strategy.experimental_local_results(value)[0]
-            if tf.TensorShape(getattr(local, "shape", ())).rank == 0:  # no shape: a plain number, of run_eagerly
-                return strategy.reduce("MEAN", value, axis=None)
-            return own(value, strategy, reduction)
-
-        return tf.nest.map_structure(reduce, values)
-
-    return reduce_per_replica
 
 
 def _refuses_scalar(own: Any, strategy: Any) -> bool:
@@ -196,6 +211,11 @@ def _refuses_scalar(own: Any, strategy: Any) -> bool:
     return False
 
 
+def _is_scalar(value: Any, strategy: Any) -> bool:
+    local = strategy.experimental_local_results(value)[0]
+    return bool(_tensorflow().TensorShape(getattr(local, "shape", ())).rank == 0)  # no shape: a plain number, of run_eagerly
+
+
 def _drop(record: logging.LogRecord) -> bool:  # noqa: ARG001 # the signature of a filter
     return False
 
@@ -205,6 +225,10 @@ def _several_workers(strategy: Any) -> bool:
     if not isinstance(strategy, _tensorflow().distribute.MultiWorkerMirroredStrategy):
         return False
     return bool(strategy.num_replicas_in_sync > len(strategy.extended.worker_devices))
+
+
+def _keras_version() -> str:
+    return str(sys.modules["keras"].__version__)
 
 
 def _tensorflow() -> Any:

@@ -64,19 +64,23 @@ class Link:
         self._step, self._total, self._stepped_at = step, total, now
         self._metrics.update(metrics)
         if first:
-            os.write(self._wake_write, b"s")
+            self.wake()
 
     @contextlib.contextmanager
     def activity(self, name: str) -> Iterator[None]:
         """While this lasts, no step is expected."""
         before, self._activity = self._activity, name
-        os.write(self._wake_write, b"a")
+        self.wake()
         try:
             yield
         finally:
             self._activity = before
             self._stepped_at = time.monotonic()
-            os.write(self._wake_write, b"a")
+            self.wake()
+
+    def wake(self) -> None:
+        """Report now, not at the next pulse."""
+        os.write(self._wake_write, b"!")
 
     def boundary(self) -> Optional[bool]:
         """See report.save_due."""
@@ -98,10 +102,12 @@ class Link:
                 if not chunk:
                     os.killpg(os.getpgid(0), signal.SIGKILL)  # the agent is gone: nothing of this worker may stay
                 *lines, received = (received + chunk).split(b"\n")
-                for line in lines:
-                    self._save.handle(protocol.decode(line))
-            else:
-                self._pulse()
+                orders = [protocol.decode(line) for line in lines]
+                for order in orders:
+                    self._save.handle(order)
+                if not any(isinstance(order, protocol.AskBeat) for order in orders):
+                    continue
+            self._pulse()
 
     def _pulse(self) -> None:
         handler = signal.getsignal(signal.SIGTERM)
@@ -146,8 +152,10 @@ class _Save:
                 self._go.set()
 
     def boundary(self) -> Optional[bool]:
-        with self._lock:
+        if not self.offered:
             self.offered = True
+            self._link.wake()
+        with self._lock:
             self._count += 1
             asked, self._asked = self._asked, False
             if asked:

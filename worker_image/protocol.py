@@ -241,6 +241,11 @@ class Saved(Message):
 
 
 @dataclass(frozen=True)
+class AskBeat(Message):
+    """Agent → child: report now."""
+
+
+@dataclass(frozen=True)
 class Loaded(Message):
     """Child → agent: everything is imported; memory is its resident size in bytes. tensorflow: whether that was imported."""
 

@@ -23,8 +23,8 @@ def find(task: str) -> str:
     if task in BUILT_IN:
         return BUILT_IN[task]
     if task.endswith(".py") or os.sep in task:
-        if not os.path.isfile(task):
-            raise WrongInput(f"--task {task} is no file in {os.getcwd()}; give the path of a Python file ({_RULE})")
+        if not (task.endswith(".py") and os.path.isfile(task)):
+            raise WrongInput(f"--task {task} is no Python file, seen from {os.getcwd()}; give the path of one ({_RULE})")
         return task
     top = task.split(".")[0]
     if not all(part.isidentifier() for part in task.split(".")) or not importlib.util.find_spec(top):
@@ -41,7 +41,7 @@ def load(found: str) -> ModuleType:
     except SyntaxError as e:
         raise WrongInput(f"the task can't be read: {e.msg} ({e.filename}, line {e.lineno})") from e
     except ModuleNotFoundError as e:
-        if e.name == "sklearn":
+        if (e.name or "").split(".")[0] == "sklearn":
             raise WrongInput(f"the task {found} needs scikit-learn, which is not installed: pip install scikit-learn") from e
         if e.name is None or not (found + ".").startswith(e.name + "."):
             raise

@@ -1,0 +1,83 @@
+"""Which strategy is taken, from what is in the environment."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict
+
+import pytest
+
+from worker_image.strategy import choose
+from worker_image.train_errors import WrongInput
+
+
+def tf_config(workers: int = 2, index: int = 0, role: str = "worker", **others: Any) -> Dict[str, str]:
+    cluster = {**others, "worker": [f"host{i}:1" for i in range(workers)]}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})}
+
+
+@pytest.mark.parametrize(
+    ("environ", "gpus", "name", "reason"),
+    [
+        ({}, 0, "default", "one worker, and at most one GPU"),
+        ({}, 1, "default", "one worker, and at most one GPU"),
+        ({}, 4, "mirrored", "this machine has 4 GPUs"),
+        ({"TF_CONFIG": "{}"}, 0, "default", "one worker, and at most one GPU"),
+        (tf_config(1), 0, "default", "one worker, and at most one GPU"),
+        (tf_config(1), 2, "mirrored", "this machine has 2 GPUs"),
+        (tf_config(3), 8, "multi_worker_mirrored", "TF_CONFIG names 3 workers"),
+        (tf_config(1, chief=["c:1"]), 0, "multi_worker_mirrored", "TF_CONFIG names 2 workers"),
+        ({"TPU_NAME": "local"}, 0, "tpu", "TPU_NAME is set"),
+        ({"TPU_WORKER_ID": "0"}, 0, "tpu", "TPU_WORKER_ID is set"),
+        ({"TPU_ACCELERATOR_TYPE": "v5litepod-4"}, 0, "tpu", "TPU_ACCELERATOR_TYPE is set"),
+        ({"TPU_NAME": ""}, 0, "default", "one worker, and at most one GPU"),
+    ],
+)
+def test_auto_takes_what_is_there(environ: Dict[str, str], gpus: int, name: str, reason: str) -> None:
+    """TPU before several workers before several GPUs, and the reason is told."""
+    choice = choose("auto", environ, gpus)
+    assert (choice.name, choice.reason) == (name, reason)
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        ({}, (0, 0)),
+        (tf_config(3, 2), (3, 2)),
+        (tf_config(2, 0, chief=["c:1"]), (3, 1)),
+        (tf_config(2, 0, "chief", chief=["c:1"]), (3, 0)),
+    ],
+)
+def test_the_place_in_the_group_counts_the_chief_first(environ: Dict[str, str], place: Any) -> None:
+    """Exactly one process of a cluster is worker 0."""
+    choice = choose("auto", environ, 0)
+    assert (choice.workers, choice.index) == place
+
+
+@pytest.mark.parametrize("requested", ["default", "mirrored", "multi_worker_mirrored", "tpu"])
+def test_a_request_that_fits_is_followed(requested: str) -> None:
+    """An explicit choice goes before what auto would take."""
+    environ = {"multi_worker_mirrored": tf_config(1), "tpu": {"TPU_NAME": "local"}}.get(requested, {})
+    assert choose(requested, environ, 8).name == requested
+
+
+@pytest.mark.parametrize(
+    ("requested", "environ", "sentence"),
+    [
+        ("default", tf_config(2), "would train 2 separate models"),
+        ("mirrored", tf_config(4), "would train 4 separate models"),
+        ("multi_worker_mirrored", {}, "needs TF_CONFIG"),
+        ("tpu", {}, "needs a TPU, and none of TPU_NAME"),
+        ("auto", {"TF_CONFIG": "{"}, "not a cluster description"),
+        ("auto", {"TF_CONFIG": "[]"}, "not a cluster description"),
+        ("auto", {"TF_CONFIG": '{"cluster": {"worker": 3}}'}, "not a cluster description"),
+        ("auto", {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"index": "x"}}'}, "not a cluster description"),
+        ("auto", tf_config(2, 2), "says worker 2, but its cluster has 0 chief and 2 worker entries"),
+        ("auto", tf_config(2, 0, "ps", ps=["p:1"]), "the role 'ps'"),
+        ("auto", tf_config(2, 0, "evaluator"), "the role 'evaluator'"),
+    ],
+)
+def test_a_contradiction_is_refused(requested: str, environ: Dict[str, str], sentence: str) -> None:
+    """What is asked for and what is there must fit, or the user is told how they differ."""
+    with pytest.raises(WrongInput, match=sentence):
+        choose(requested, environ, 0)
