@@ -64,7 +64,7 @@ class Histories(RuleBasedStateMachine):
                     self.removing.discard(worker)
                 case Remove(worker, incarnation):
                     agent = self.agents[worker]
-                    assert agent is None or agent.incarnation == incarnation
+                    assert agent is None or not agent.alive or agent.incarnation == incarnation
                     self.removing.add(worker)
                 case Send(worker, message):
                     self.order(worker, message)
