@@ -2,16 +2,16 @@
 
     tfrun run -n 2 examples/counter.py --steps 200 --checkpoint-dir /tmp/counter
 
-However often the run is killed and resumed, the counter ends at replicas × steps, or the program says what it is instead and fails.
+However often the run is killed and resumed, the counter ends at replicas times steps, or the program says what it is instead and fails.
 It needs nothing of tfrun: `report` tells it of the progress, and lets it ask for a checkpoint before a worker leaves.
 """
 
 import argparse
 import os
-import re
 import shutil
 import sys
 import time
+from pathlib import Path
 
 import tensorflow as tf
 
@@ -34,8 +34,8 @@ def main():
     train(strategy, counter, checkpoints, range(first, options.steps), options)
     replicas, found = strategy.num_replicas_in_sync, int(counter.numpy())
     if found != replicas * options.steps:
-        sys.exit(f"counter {found} is not replicas {replicas} × steps {options.steps} = {replicas * options.steps}")
-    print(f"counter {found} = replicas {replicas} × steps {options.steps}", flush=True)
+        sys.exit(f"counter {found} is not replicas {replicas} × steps {options.steps} = {replicas * options.steps}")  # noqa: RUF001 # meant
+    print(f"counter {found} = replicas {replicas} × steps {options.steps}", flush=True)  # noqa: RUF001 # meant
 
 
 def arguments():
@@ -75,41 +75,41 @@ class Checkpoints:
     """
 
     def __init__(self, directory, counter, resolver):
-        self.directory = directory
         role, index = resolver.task_type or "worker", resolver.task_id or 0
         first_role = "chief" if "chief" in resolver.cluster_spec().jobs else "worker"
         self.chief = (role, index) == (first_role, 0)
-        self.name = f".{role}-{index}"  # what a killed worker left, its successor removes
         self.content = tf.train.Checkpoint(counter=counter)
-        os.makedirs(directory, exist_ok=True)
+        self.directory = Path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.temporary = self.directory / f".{role}-{index}"  # what a killed worker left, its successor removes
 
     def restore(self):
         """Load the newest; returns its step. The strategy exists, so all workers of this attempt do, and nobody writes."""
         steps = self.steps()
         if steps:
-            self.content.read(os.path.join(self.folder(steps[-1]), "variables")).assert_consumed()
+            self.content.read(str(self.folder(steps[-1]) / "variables")).assert_consumed()
         return steps[-1] if steps else 0
 
     def save(self, step):
-        temporary = os.path.join(self.directory, self.name)
-        shutil.rmtree(temporary, ignore_errors=True)
-        os.makedirs(temporary)
-        self.content.write(os.path.join(temporary, "variables"))
+        shutil.rmtree(self.temporary, ignore_errors=True)
+        self.temporary.mkdir()
+        self.content.write(str(self.temporary / "variables"))
         if not self.chief:
-            shutil.rmtree(temporary)
+            shutil.rmtree(self.temporary)
             return
-        for path in [*(os.path.join(temporary, name) for name in os.listdir(temporary)), temporary]:
+        for path in [*self.temporary.iterdir(), self.temporary]:
             sync(path)
-        os.rename(temporary, self.folder(step))
+        self.temporary.rename(self.folder(step))
         sync(self.directory)
+        print(f"checkpoint at step {step}", flush=True)
         for old in self.steps()[:-3]:
             shutil.rmtree(self.folder(old))
 
     def steps(self):
-        return sorted(int(name[5:]) for name in os.listdir(self.directory) if re.fullmatch(r"step-\d+", name))
+        return sorted(int(path.name[5:]) for path in self.directory.glob("step-*"))
 
     def folder(self, step):
-        return os.path.join(self.directory, f"step-{step}")
+        return self.directory / f"step-{step}"
 
 
 def sync(path):

@@ -1,6 +1,6 @@
 """Ordinary Keras: compile, fit, evaluate, on as many workers as TF_CONFIG names. Nothing in it knows of tfrun.
 
-    tfrun run -n 2 examples/keras_fit.py
+tfrun run -n 2 examples/keras_fit.py
 """
 
 import keras

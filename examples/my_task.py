@@ -1,6 +1,6 @@
 """A task of one's own: is a point inside the circle?
 
-    tfrun run -n 2 -m worker_image.train --task examples/my_task.py
+tfrun run -n 2 -m worker_image.train --task examples/my_task.py
 """
 
 import keras

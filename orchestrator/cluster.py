@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+
 @dataclass(frozen=True)
 class Cluster:
     """The workers' addresses (host:port) in the order of their indices."""

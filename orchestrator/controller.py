@@ -10,6 +10,7 @@ from typing import Protocol
 
 from orchestrator import state as machine
 from orchestrator.backends.base import Backend, Meeting
+from orchestrator.cluster import Cluster
 from orchestrator.events import (
     Action,
     BeginAll,
@@ -27,7 +28,6 @@ from orchestrator.events import (
     Tell,
     Tick,
 )
-from orchestrator.cluster import Cluster
 from orchestrator.group import Policy, Result, State
 from orchestrator.rendezvous import Rendezvous
 from worker_image import protocol

@@ -166,7 +166,7 @@ class State:
 
 
 def indices(workers: list[int]) -> str:
-    """ "worker 3", "workers 0 and 2", "workers 0, 1, 2 and 17 others": short enough for a line."""
+    """Such as "worker 3", "workers 0 and 2", "workers 0, 1, 2 and 17 others": short enough for a line."""
     if len(workers) == 1:
         return f"worker {workers[0]}"
     shown = workers if len(workers) <= 8 else workers[:7]

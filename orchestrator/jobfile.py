@@ -9,12 +9,16 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.resolver import VersionedResolver
+from ruamel.yaml.tag import Tag
 
 from orchestrator.errors import InvalidJobError
 from orchestrator.spec import JobSpec, make
 
 SIZE_LIMIT = 1_000_000  # bytes: a job file is a page; what is larger is something else
 DEPTH_LIMIT = 20  # nested lists and mappings
+
+_TEXT = Tag(suffix="tag:yaml.org,2002:str")
 
 
 def load(path: Path) -> JobSpec:
@@ -39,10 +43,11 @@ def _read(path: Path) -> str:
 
 
 def _parse(text: str, path: Path) -> Any:
-    yaml = YAML(typ="safe", pure=True)
     try:
-        _refuse_tricks(yaml, text, path)
-        return YAML(typ="safe", pure=True).load(text)
+        _refuse_tricks(text, path)
+        yaml = YAML(typ="safe", pure=True)
+        yaml.Resolver = _CoreResolver
+        return yaml.load(text)
     except DuplicateKeyError as e:
         raise InvalidJobError(f"{path}: the same key twice{_line(e)}; keep one of them") from e
     except MarkedYAMLError as e:
@@ -51,10 +56,18 @@ def _parse(text: str, path: Path) -> Any:
         raise InvalidJobError(f"{path} is not valid YAML: {str(e).splitlines()[0]}") from e
 
 
-def _refuse_tricks(yaml: YAML, text: str, path: Path) -> None:
+class _CoreResolver(VersionedResolver):
+    """YAML 1.2's core schema: a date or a lone `=` is text, where ruamel still follows YAML 1.1."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        tag = super().resolve(kind, value, implicit)
+        return _TEXT if str(tag).rpartition(":")[2] in ("timestamp", "value", "merge") else tag
+
+
+def _refuse_tricks(text: str, path: Path) -> None:
     """No aliases (they can blow up), no tags (they can make objects), no depth that only an attack has."""
     depth = 0
-    for event in yaml.parse(io.StringIO(text)):
+    for event in YAML(typ="safe", pure=True).parse(io.StringIO(text)):
         kind = type(event).__name__
         line = event.start_mark.line + 1
         if kind == "AliasEvent":

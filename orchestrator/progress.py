@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from orchestrator.group import Phase, State
 from orchestrator.deadlines import missing
+from orchestrator.group import Phase, State
 
 WINDOW = 10.0  # seconds over which the speed is measured
 

@@ -152,10 +152,10 @@ def make(fields: Any, origin: str) -> JobSpec:
     try:
         return JobSpec.model_validate(fields).named()
     except ValidationError as e:
-        raise InvalidJobError(f"{origin}: {_sentence(e, fields)}") from e
+        raise InvalidJobError(f"{origin}: {_sentence(e)}") from e
 
 
-def _sentence(error: ValidationError, fields: dict[str, Any]) -> str:
+def _sentence(error: ValidationError) -> str:
     """The first problem: field, value, rule."""
     problem = error.errors(include_url=False)[0]
     where = _path(problem["loc"])
@@ -167,7 +167,9 @@ def _sentence(error: ValidationError, fields: dict[str, Any]) -> str:
         return f"the job {rule}"
     if problem["type"] == "missing":
         return f"{where} is missing; it {rule}"
-    return f"{where} {rule}" if rule.startswith(("sets ", "holds ", "has ", "gives ")) else f"{where} is {_shown(problem['input'])}; it {rule}"
+    if rule.startswith(("sets ", "holds ", "has ", "gives ")):
+        return f"{where} {rule}"
+    return f"{where} is {_shown(problem['input'])}; it {rule}"
 
 
 _RULES = {

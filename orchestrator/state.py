@@ -99,8 +99,7 @@ def step(state: State, event: Event) -> Step:
 
 
 def _joined(state: State, event: Joined) -> Step:
-    joined = dict(joined_before=True, stillborn=0, leaving=False, heard=event.at, beat=Beat(), moved=event.at)
-    state = state.change(event.worker, status=Status.JOINED, **joined)
+    state = state.change(event.worker, status=Status.JOINED, joined_before=True, stillborn=0, heard=event.at)
     return _prepare(state, [event.worker]) if state.phase is Phase.GATHERING else (state, [])
 
 

@@ -12,9 +12,7 @@ import sys
 def _load_package() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path.pop(0)  # the folder itself, which Python put there: `train` or `data` must stay the user's names
-    spec = importlib.util.spec_from_file_location(
-        "worker_image", os.path.join(here, "__init__.py"), submodule_search_locations=[here]
-    )
+    spec = importlib.util.spec_from_file_location("worker_image", os.path.join(here, "__init__.py"), submodule_search_locations=[here])
     assert spec is not None
     assert spec.loader is not None
     package = importlib.util.module_from_spec(spec)

@@ -1,7 +1,7 @@
 """The first process of a worker: joins the controller, keeps one child running and one ready, and does only what it is told.
 
-    agent --controller HOST:PORT --worker I --incarnation K --secret-file PATH --host ADDRESS --join-deadline SECONDS
-          [--share N] [--log-dir DIR] [--no-standby] [--no-compat] script PATH|module NAME [ARGS…]
+agent --controller HOST:PORT --worker I --incarnation K --secret-file PATH --host ADDRESS --join-deadline SECONDS
+      [--share N] [--log-dir DIR] [--no-standby] [--no-compat] script PATH|module NAME [ARGS…]
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Options:
     standby: bool
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """The controller does not want this agent, or is not the one that it says it is."""
 
 
@@ -99,7 +99,7 @@ class Agent:
                 if not line:
                     raise ConnectionError("the controller is gone")
                 self._obey(protocol.decode(line))
-        except (OSError, Refusal, protocol.ProtocolError, asyncio.TimeoutError, asyncio.IncompleteReadError) as e:
+        except (OSError, RefusedError, protocol.ProtocolError, asyncio.TimeoutError, asyncio.IncompleteReadError) as e:
             print(f"agent of worker {self._options.worker}: {str(e) or type(e).__name__}", file=sys.stderr)
             self._finish(1)
 
@@ -112,10 +112,10 @@ class Agent:
         writer.write(protocol.encode(protocol.Join(me.worker, me.incarnation, nonces[1], proof)))
         answer = protocol.decode(await reader.readline() or b"")
         if isinstance(answer, protocol.Refused):
-            raise Refusal(f"the controller refused this agent: {answer.reason}")
+            raise RefusedError(f"the controller refused this agent: {answer.reason}")
         wanted = protocol.proof(me.secret, "controller", me.worker, me.incarnation, nonces)
         if not isinstance(answer, protocol.Welcome) or not protocol.proven(answer.proof, wanted):
-            raise Refusal("what answers at the controller's address does not know this run's secret")
+            raise RefusedError("what answers at the controller's address does not know this run's secret")
         self._beat, self._writer = answer.beat, writer
         return reader
 

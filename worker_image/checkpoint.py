@@ -8,7 +8,7 @@ from typing import Any, Dict, Optional
 
 from worker_image import checkpoint_files as files
 from worker_image.strategy import Group
-from worker_image.train_errors import TrainError, WrongInput
+from worker_image.train_errors import TrainError, WrongInputError
 
 KEEP = 3  # complete checkpoints: the newest may turn out to be damaged
 _WEIGHTS = "weights"
@@ -105,16 +105,14 @@ class Checkpoints:
         folder = files.folder_of(self._directory, step)
         meaning = files.read_marker(folder)["meaning"]
         if meaning != self._meaning:
-            raise WrongInput(
+            raise WrongInputError(
                 f"the checkpoints in {self._directory} were made with {_text(meaning)}, and this run has {_text(self._meaning)}, "
                 "so that its steps are others; use the former options or another --checkpoint-dir"
             )
         try:
             self._content.read(os.path.join(folder, _WEIGHTS)).assert_existing_objects_matched()
         except (AssertionError, ValueError) as e:
-            raise WrongInput(
-                f"the checkpoints in {self._directory} are of another model ({_why(e)}); use another --checkpoint-dir"
-            ) from e
+            raise WrongInputError(f"the checkpoints in {self._directory} are another model's ({_why(e)}); use another directory") from e
 
 
 def _text(meaning: Dict[str, int]) -> str:

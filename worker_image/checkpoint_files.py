@@ -14,15 +14,15 @@ import re
 import shutil
 from typing import Any, Dict, List, Set
 
-from worker_image.train_errors import WrongInput
+from worker_image.train_errors import WrongInputError
 
 MARKER = "complete.json"
 
 
 def prepare_directory(directory: str) -> None:
-    """Make the directory and try to write into it, before any time is spent on training. Raises WrongInput."""
+    """Make the directory and try to write into it, before any time is spent on training. Raises WrongInputError."""
     if "://" in directory:
-        raise WrongInput(f"--checkpoint-dir is {directory}, and only mounted directories can be used; mount it and give its path")
+        raise WrongInputError(f"--checkpoint-dir is {directory}, and only mounted directories can be used; mount it and give its path")
     probe = os.path.join(directory, f".probe-{os.getpid()}")
     try:
         os.makedirs(directory, exist_ok=True)
@@ -30,7 +30,7 @@ def prepare_directory(directory: str) -> None:
             pass
         os.remove(probe)
     except OSError as e:
-        raise WrongInput(f"--checkpoint-dir {directory} can't be written to ({e.strerror}); choose another directory") from e
+        raise WrongInputError(f"--checkpoint-dir {directory} can't be written to ({e.strerror}); choose another directory") from e
 
 
 def folder_of(directory: str, step: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from worker_image.train_errors import WrongInput
+from worker_image.train_errors import WrongInputError
 
 SHUFFLE_BUFFER = 10_000  # examples; a training set up to this size is shuffled perfectly
 
@@ -43,12 +43,12 @@ class TrainingSet:
 
 
 def training_set(examples: Any, global_batch: int, seed: int, cache: bool) -> TrainingSet:
-    """Cut a dataset of single examples into steps. Raises WrongInput where there is not one whole step."""
+    """Cut a dataset of single examples into steps. Raises WrongInputError where there is not one whole step."""
     if cache:
         examples = examples.cache()
     count = size(examples, "train")
     if count < global_batch:
-        raise WrongInput(
+        raise WrongInputError(
             f"the training set has {count} examples, fewer than one step takes ({global_batch}, all replicas together); "
             "choose a smaller --batch-size"
         )
@@ -56,16 +56,16 @@ def training_set(examples: Any, global_batch: int, seed: int, cache: bool) -> Tr
 
 
 def size(examples: Any, split: str) -> int:
-    """How many examples a dataset has, by reading it where it does not say. Raises WrongInput for none, and for no end."""
+    """How many examples a dataset has, by reading it where it does not say. Raises WrongInputError for none, and for no end."""
     import tensorflow as tf
 
     count = int(examples.cardinality())
     if count == tf.data.INFINITE_CARDINALITY:
-        raise WrongInput(f"build_dataset({split!r}) never ends; leave out its repeat(), as the epochs are repeated here")
+        raise WrongInputError(f"build_dataset({split!r}) never ends; leave out its repeat(), as the epochs are repeated here")
     if count == tf.data.UNKNOWN_CARDINALITY:
         count = int(examples.reduce(tf.constant(0, tf.int64), lambda n, _: n + 1))
     if count == 0:
-        raise WrongInput(f"build_dataset({split!r}) gives no examples; check where it reads from")
+        raise WrongInputError(f"build_dataset({split!r}) gives no examples; check where it reads from")
     return count
 
 

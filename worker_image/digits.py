@@ -1,4 +1,4 @@
-"""The built-in task: scikit-learn's 1,797 real handwritten digits of 8 × 8 pixels, which come with that package."""
+"""The built-in task: scikit-learn's 1,797 real handwritten digits of 8 by 8 pixels, which come with that package."""
 
 from __future__ import annotations
 

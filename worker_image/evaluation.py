@@ -21,10 +21,10 @@ def evaluate(group: Group, model: Any, examples: Any, batch_size: int) -> Dict[s
     def replica(batch: Any) -> Any:
         return stacked(model.test_step(batch), names)
 
-    @tf.function(reduce_retracing=True)
-    def step(batch: Any) -> Any:
+    def on_all_replicas(batch: Any) -> Any:
         return group.strategy.reduce(tf.distribute.ReduceOp.MEAN, group.strategy.run(replica, args=(batch,)), axis=None)
 
+    step = tf.function(on_all_replicas, reduce_retracing=True)
     global_batch = batch_size * group.replicas
     count = data.size(examples, "test")
     whole = count - count % global_batch

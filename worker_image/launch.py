@@ -113,9 +113,7 @@ def _warn(found: Findings, link: Link) -> None:
             )
         )
     if found.unsure:
-        link.send(
-            protocol.Note(f"TensorFlow is imported only after the start, because {found.unsure} before that, at run time")
-        )
+        link.send(protocol.Note(f"TensorFlow is imported only after the start, because {found.unsure} before that, at run time"))
 
 
 def _line_buffered() -> None:

@@ -91,14 +91,14 @@ def custom(training: Training, model: Any, steps_per_call: int) -> None:
     def replica(batch: Any) -> Any:
         return stacked(model.train_step(batch), names)
 
-    @tf.function
-    def call(iterator: Any, steps: Any) -> Any:
+    def several_steps(iterator: Any, steps: Any) -> Any:
         logs = tf.TensorArray(tf.float32, size=steps)
         for i in tf.range(steps):
             of_replicas = strategy.run(replica, args=(next(iterator),))
             logs = logs.write(i, strategy.reduce(tf.distribute.ReduceOp.MEAN, of_replicas, axis=None))
         return logs.stack()
 
+    call = tf.function(several_steps)
     batches = training.training_set.batches(training.step, training.total)
     iterator = iter(strategy.experimental_distribute_dataset(batches))
     while training.step < training.total:

@@ -1,10 +1,10 @@
 """What a training program may tell tfrun. Every call is harmless, and costs nothing, outside tfrun.
 
-    from worker_image import report
+from worker_image import report
 
-    for step in range(total):
-        ...
-        report.progress(step + 1, total, loss=loss)
+for step in range(total):
+    ...
+    report.progress(step + 1, total, loss=loss)
 """
 
 from __future__ import annotations

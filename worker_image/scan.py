@@ -20,7 +20,7 @@ _READ_AT_IMPORT = (
     *("TF_", "KERAS_", "CUDA_", "XLA_", "TPU_", "PJRT_", "NVIDIA_", "NCCL_"),
     *("OMP_", "MKL_", "OPENBLAS_", "GRPC_", "LD_", "NEXT_PLUGGABLE_"),
 )
-_FRAMEWORKS = {"tensorflow": "tensorflow", "keras": "keras", "tf_keras": "tf_keras"}
+_FRAMEWORKS = ("tensorflow", "keras", "tf_keras")  # in the order in which they are imported
 
 
 @dataclass
@@ -113,15 +113,9 @@ def _imported(tree: ast.Module, folder: str, path: str) -> Iterator[str]:
 
 def _read(tree: ast.Module, path: str, main: bool, found: Findings) -> None:
     """Add what one file of the program tells."""
-    frameworks: Set[str] = set()
+    frameworks = _frameworks(tree)
     top_level = {id(node) for statement in tree.body for node in (statement, getattr(statement, "value", None))}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            frameworks.update(_FRAMEWORKS.get(alias.name.split(".")[0], "") for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            frameworks.add(_FRAMEWORKS.get(node.module.split(".")[0], ""))
-        elif isinstance(node, ast.Attribute) and node.attr == "keras" and isinstance(node.value, ast.Name):
-            frameworks.add("keras" if node.value.id in ("tf", "tensorflow") else "")
         for name, value, certain in _environment(node):
             place = f"{os.path.basename(path)} line {getattr(node, 'lineno', 0)}"
             if name == "TF_CONFIG":
@@ -131,9 +125,20 @@ def _read(tree: ast.Module, path: str, main: bool, found: Findings) -> None:
                     found.environ[name] = value
                 else:
                     found.unsure = found.unsure or f"{place} sets {name or 'variables'}"
-    for framework in ("tensorflow", "keras", "tf_keras"):
-        if framework in frameworks and framework not in found.imports:
-            found.imports.append(framework)
+    found.imports += [f for f in _FRAMEWORKS if f in frameworks and f not in found.imports]
+
+
+def _frameworks(tree: ast.Module) -> Set[str]:
+    """The top-level packages that a file imports, and "keras" for a use of tf.keras."""
+    found: Set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+        elif isinstance(node, ast.Attribute) and node.attr == "keras" and isinstance(node.value, ast.Name):
+            found.add("keras")
+    return found
 
 
 def _environment(node: ast.AST) -> Iterator[Tuple[Optional[str], Optional[str], bool]]:
@@ -157,9 +162,7 @@ def _environment(node: ast.AST) -> Iterator[Tuple[Optional[str], Optional[str], 
 
 
 def _is_environ(node: ast.AST) -> bool:
-    return (isinstance(node, ast.Attribute) and node.attr == "environ") or (
-        isinstance(node, ast.Name) and node.id == "environ"
-    )
+    return (isinstance(node, ast.Attribute) and node.attr == "environ") or (isinstance(node, ast.Name) and node.id == "environ")
 
 
 def _literal(node: Optional[ast.AST]) -> Optional[str]:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Callable, List, Mapping, Tuple
 
-from worker_image.train_errors import WrongInput
+from worker_image.train_errors import WrongInputError
 
 NAMES = ("auto", "default", "mirrored", "multi_worker_mirrored", "tpu")
 
@@ -41,17 +41,17 @@ class Group:
 
 
 def choose(requested: str, environ: Mapping[str, str], gpus: int) -> Choice:
-    """The strategy for this process. Raises WrongInput where the request contradicts the environment."""
+    """The strategy for this process. Raises WrongInputError where the request contradicts the environment."""
     workers, index = _place(environ.get("TF_CONFIG", ""))
     sign = next((name for name in _TPU_SIGNS if environ.get(name)), "")
     if requested == "auto":
         return Choice(*_automatic(workers, sign, gpus), workers, index)
     if requested == "tpu" and not sign:
-        raise WrongInput(f"--strategy tpu needs a TPU, and none of {', '.join(_TPU_SIGNS)} is set; use auto")
+        raise WrongInputError(f"--strategy tpu needs a TPU, and none of {', '.join(_TPU_SIGNS)} is set; use auto")
     if requested == "multi_worker_mirrored" and not workers:
-        raise WrongInput("--strategy multi_worker_mirrored needs TF_CONFIG; start the program with `tfrun run -n 2`")
+        raise WrongInputError("--strategy multi_worker_mirrored needs TF_CONFIG; start the program with `tfrun run -n 2`")
     if requested in ("default", "mirrored") and workers > 1:
-        raise WrongInput(
+        raise WrongInputError(
             f"--strategy {requested} would train {workers} separate models, as TF_CONFIG names {workers} workers; "
             "use auto or multi_worker_mirrored"
         )
@@ -81,11 +81,11 @@ def _gatherer(strategy: Any) -> Callable[[int], Any]:
         place = tf.distribute.get_replica_context().replica_id_in_sync_group
         return tf.one_hot(place, strategy.num_replicas_in_sync, dtype=tf.int64) * value
 
-    @tf.function
     def gather(value: Any) -> Any:
         return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(replica, args=(value,)), axis=None)
 
-    return lambda value: gather(tf.constant(value, tf.int64)).numpy()
+    compiled = tf.function(gather)
+    return lambda value: compiled(tf.constant(value, tf.int64)).numpy()
 
 
 def _automatic(workers: int, tpu_sign: str, gpus: int) -> Tuple[str, str]:
@@ -106,12 +106,12 @@ def _place(tf_config: str) -> Tuple[int, int]:
         chiefs, workers = len(cluster.get("chief", [])), len(cluster.get("worker", []))
         role, index = task.get("type", "worker"), int(task.get("index", 0))
     except (ValueError, TypeError, AttributeError) as e:
-        raise WrongInput(f"TF_CONFIG is {tf_config!r:.100}, which is not a cluster description in JSON; unset it") from e
+        raise WrongInputError(f"TF_CONFIG is {tf_config!r:.100}, which is not a cluster description in JSON; unset it") from e
     if role not in ("chief", "worker"):
-        raise WrongInput(f"TF_CONFIG gives this process the role {role!r}; this program can only be chief or worker")
+        raise WrongInputError(f"TF_CONFIG gives this process the role {role!r}; this program can only be chief or worker")
     place = index + chiefs if role == "worker" else index
     if chiefs + workers and not 0 <= place < chiefs + workers:
-        raise WrongInput(f"TF_CONFIG says {role} {index}, but its cluster has {chiefs} chief and {workers} worker entries")
+        raise WrongInputError(f"TF_CONFIG says {role} {index}, but its cluster has {chiefs} chief and {workers} worker entries")
     return chiefs + workers, place
 
 
@@ -119,7 +119,7 @@ def _tpu(environ: Mapping[str, str]) -> Any:
     import tensorflow as tf
 
     if "," in environ.get("TPU_WORKER_HOSTNAMES", ""):
-        raise WrongInput(
+        raise WrongInputError(
             f"TPU_WORKER_HOSTNAMES is {environ['TPU_WORKER_HOSTNAMES']!r:.100}, and this program drives the TPUs of one host; "
             "use a single-host topology"
         )

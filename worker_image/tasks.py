@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 from typing import Any, Tuple
 
-from worker_image.train_errors import WrongInput
+from worker_image.train_errors import WrongInputError
 
 BUILT_IN = {"digits": "worker_image.digits"}
 _RULE = "a task is a module with build_model() and build_dataset(split)"
@@ -18,61 +18,59 @@ _RULE = "a task is a module with build_model() and build_dataset(split)"
 def find(task: str) -> str:
     """The module's name, or the path of its file; without importing it, since it may use TensorFlow at its top.
 
-    Raises WrongInput where there is none.
+    Raises WrongInputError where there is none.
     """
     if task in BUILT_IN:
         return BUILT_IN[task]
     if task.endswith(".py") or os.sep in task:
         if not (task.endswith(".py") and os.path.isfile(task)):
-            raise WrongInput(f"--task {task} is no Python file, seen from {os.getcwd()}; give the path of one ({_RULE})")
+            raise WrongInputError(f"--task {task} is no Python file, seen from {os.getcwd()}; give the path of one ({_RULE})")
         return task
     top = task.split(".")[0]
     if not all(part.isidentifier() for part in task.split(".")) or not importlib.util.find_spec(top):
-        raise WrongInput(
-            f"--task {task} is neither {', '.join(BUILT_IN)}, nor a .py file, nor a module that can be imported ({_RULE})"
-        )
+        raise WrongInputError(f"--task {task} is neither {', '.join(BUILT_IN)}, nor a .py file, nor a module that is installed ({_RULE})")
     return task
 
 
 def load(found: str) -> ModuleType:
-    """Import what `find` found. Raises WrongInput for a module that is no task."""
+    """Import what `find` found. Raises WrongInputError for a module that is no task."""
     try:
         module = _from_file(found) if found.endswith(".py") else importlib.import_module(found)
     except SyntaxError as e:
-        raise WrongInput(f"the task can't be read: {e.msg} ({e.filename}, line {e.lineno})") from e
+        raise WrongInputError(f"the task can't be read: {e.msg} ({e.filename}, line {e.lineno})") from e
     except ModuleNotFoundError as e:
         if (e.name or "").split(".")[0] == "sklearn":
-            raise WrongInput(f"the task {found} needs scikit-learn, which is not installed: pip install scikit-learn") from e
+            raise WrongInputError(f"the task {found} needs scikit-learn, which is not installed: pip install scikit-learn") from e
         if e.name is None or not (found + ".").startswith(e.name + "."):
             raise
-        raise WrongInput(f"--task {found}: there is no module {e.name} ({_RULE})") from e
+        raise WrongInputError(f"--task {found}: there is no module {e.name} ({_RULE})") from e
     for name in ("build_model", "build_dataset"):
         if not callable(getattr(module, name, None)):
-            raise WrongInput(f"the task {found} has no function {name} ({_RULE}); add it")
+            raise WrongInputError(f"the task {found} has no function {name} ({_RULE}); add it")
     return module
 
 
 def model_of(task: ModuleType) -> Tuple[Any, Any]:
-    """(the compiled model, the Keras package that it is made with). Raises WrongInput for anything else."""
+    """(the compiled model, the Keras package that it is made with). Raises WrongInputError for anything else."""
     model = task.build_model()
     roots = (kind.__module__.split(".")[0] for kind in type(model).__mro__)
     root = next((name for name in roots if name in ("keras", "tf_keras")), "")
     if not root or not hasattr(model, "train_step"):
-        raise WrongInput(f"build_model() returned {_kind(model)}, not a Keras model; return the compiled model")
+        raise WrongInputError(f"build_model() returned {_kind(model)}, not a Keras model; return the compiled model")
     if getattr(model, "optimizer", None) is None:
-        raise WrongInput("build_model() returned a model without an optimizer; call model.compile(...) before returning it")
+        raise WrongInputError("build_model() returned a model without an optimizer; call model.compile(...) before returning it")
     return model, importlib.import_module(root)
 
 
 def examples_of(task: ModuleType, split: str) -> Any:
-    """The dataset of a split, of single (x, y) examples. Raises WrongInput for anything else."""
+    """The dataset of a split, of single (x, y) examples. Raises WrongInputError for anything else."""
     import tensorflow as tf
 
     dataset = task.build_dataset(split)
     if not isinstance(dataset, tf.data.Dataset):
-        raise WrongInput(f"build_dataset({split!r}) returned {_kind(dataset)}, not a tf.data.Dataset of (x, y) examples")
+        raise WrongInputError(f"build_dataset({split!r}) returned {_kind(dataset)}, not a tf.data.Dataset of (x, y) examples")
     if not (isinstance(dataset.element_spec, tuple) and len(dataset.element_spec) == 2):
-        raise WrongInput(f"build_dataset({split!r}) gives {dataset.element_spec!r:.200}, not pairs (x, y); map it to pairs")
+        raise WrongInputError(f"build_dataset({split!r}) gives {dataset.element_spec!r:.200}, not pairs (x, y); map it to pairs")
     return dataset
 
 

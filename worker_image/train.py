@@ -85,8 +85,8 @@ def _training(options: argparse.Namespace, group: Group, model: Any, task: Any) 
     if group.chief:
         start = f"resuming after step {training.step}" if training.step else "starting"
         print(
-            f"{start}: {options.epochs} epochs of {training_set.steps_per_epoch} steps, batch {options.batch_size} × "
-            f"{_counted(group.replicas, 'replica')} = {training_set.global_batch}",
+            f"{start}: {options.epochs} epochs of {training_set.steps_per_epoch} steps, "
+            f"{training_set.global_batch} examples each ({_counted(group.replicas, 'replica')} of {options.batch_size})",
             flush=True,
         )
     return training

@@ -9,7 +9,7 @@ class TrainError(Exception):
     exit_code = 1
 
 
-class WrongInput(TrainError):
+class WrongInputError(TrainError):
     """What the user gave can't work, and no training was done."""
 
     exit_code = 2

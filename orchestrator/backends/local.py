@@ -66,7 +66,7 @@ class LocalBackend:
         self._watch(self._gone(worker, incarnation, process, gone))
 
     async def _spawn(self, command: list[str], secret_fd: int, folder: Path) -> asyncio.subprocess.Process:
-        with open(folder / "agent.log", "ab", opener=_private) as log:  # noqa: PTH123 # Path.open takes no opener
+        with open(folder / "agent.log", "ab", opener=_private) as log:  # Path.open takes no opener
             return await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,

@@ -50,7 +50,9 @@ class Group:
     def beat(self, worker: int, **fields: Any) -> list[Action]:
         return self.say(worker, Beat(**fields))
 
-    def ended(self, worker: int, kind: str, text: str = "", place: str = "", step: int | None = None, attempt: int | None = None) -> list[Action]:
+    def ended(
+        self, worker: int, kind: str, text: str = "", place: str = "", step: int | None = None, attempt: int | None = None
+    ) -> list[Action]:
         outcome = Outcome(kind, text or kind, place, step=step)
         return self.say(worker, Ended(self.state.attempt if attempt is None else attempt, vars(outcome)))
 
@@ -96,5 +98,3 @@ def told(actions: list[Action]) -> str:
 
 def finished(actions: list[Action]) -> bool:
     return any(isinstance(a, Finish) for a in actions)
-
-

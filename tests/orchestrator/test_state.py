@@ -73,7 +73,9 @@ def test_uneven_steps_are_explained() -> None:
     """A worker that ended with 0 before the others leaves them with a lost peer: the user is told why."""
     group = Group(workers=2).run()
     group.ended(0, "done")
-    assert "worker 0 had ended with 0 before, and every worker must make the same number of steps" in told(group.ended(1, "peer", "lost it"))
+    assert "worker 0 had ended with 0 before, and every worker must make the same number of steps" in told(
+        group.ended(1, "peer", "lost it")
+    )
 
 
 def test_the_same_failure_at_the_same_place_without_progress_fails_fast() -> None:

@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ tf = pytest.importorskip("tensorflow")
 
 from worker_image import checkpoint_files, train  # noqa: E402 # the import above may skip this file
 
-TASK = '''
+TASK = """
 import os
 import tensorflow as tf
 
@@ -42,7 +42,7 @@ def loss(y, predicted):
 def fail_on_purpose(numbers):
     if float(os.environ.get("BAD_EXAMPLE", "-1")) in numbers.numpy():
         raise OSError("this example is bad")
-'''
+"""
 
 
 @pytest.fixture
@@ -61,13 +61,11 @@ def run(*arguments: object) -> int:
     return code
 
 
-def values(folder: Path) -> Dict[str, Any]:
+def values(folder: Path) -> dict[str, Any]:
     """All that the newest checkpoint in a folder holds."""
     newest = checkpoint_files.complete_steps(str(folder))[0]
     reader = tf.train.load_checkpoint(str(Path(checkpoint_files.folder_of(str(folder), newest), "weights")))
-    return {
-        name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name != "_CHECKPOINTABLE_OBJECT_GRAPH"
-    }
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name != "_CHECKPOINTABLE_OBJECT_GRAPH"}
 
 
 def same(a: Path, b: Path) -> bool:
@@ -111,9 +109,7 @@ def test_an_interrupted_training_ends_as_if_it_had_not_been(
     assert same(tmp_path / "whole", tmp_path / "cut")
 
 
-def test_a_finished_training_is_evaluated_again_and_not_repeated(
-    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_training_is_evaluated_again_and_not_repeated(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A worker that was lost in the evaluation comes back to it, without a step more."""
     for start in ("starting", "resuming after step 3"):
         assert run("--task", task, "--epochs", 1, "--checkpoint-dir", tmp_path / "c") == 0
@@ -164,9 +160,7 @@ def test_weights_that_are_no_numbers_are_not_saved(
     assert checkpoint_files.complete_steps(str(tmp_path)) == []
 
 
-def test_a_checkpoint_that_does_not_fit_on_the_disk_is_told(
-    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_that_does_not_fit_on_the_disk_is_told(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A failed write ends the training with its cause, and leaves nothing that looks like a checkpoint."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -188,7 +182,7 @@ def test_another_trainings_checkpoints_are_refused(task: str, tmp_path: Path, ca
     assert "were made with global batch 32, examples 100, seed 0, and this run has global batch 16" in capsys.readouterr().err
     Path(task).write_text(TASK.replace("Dense(8,", "Dense(9,"))
     assert run("--task", task, "--checkpoint-dir", tmp_path) == 2
-    assert "are of another model" in capsys.readouterr().err
+    assert "are another model's" in capsys.readouterr().err
 
 
 def test_the_evaluation_counts_every_example_once(task: str, tmp_path: Path) -> None:
@@ -219,20 +213,18 @@ BAD_TASKS = {
 
 
 @pytest.mark.parametrize("case", list(BAD_TASKS))
-def test_what_is_no_task_is_refused(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_task_is_refused(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A user's mistake in the task is one sentence and exit code 2."""
     text, sentence = BAD_TASKS[case]
     path = tmp_path / "bad.py"
     if text is not None:
         path.write_text(text)
-    monkeypatch.setitem(sys.modules, "sklearn", None)  # type: ignore[arg-type] # as if it were not installed
+    monkeypatch.setitem(sys.modules, "sklearn", None)  # as if it were not installed
     assert run("--task", path) == 2
     assert_one_sentence(capsys, sentence)
 
 
-REFUSED: Dict[str, List[str]] = {
+REFUSED: dict[str, list[str]] = {
     "is neither digits, nor": ["--task", "no_such_module.anywhere"],
     "there is no module worker_image.no_such_task": ["--task", "worker_image.no_such_task"],
     "would train 2 separate models": ["--task", "digits", "--strategy", "mirrored"],
@@ -244,9 +236,7 @@ REFUSED: Dict[str, List[str]] = {
 
 
 @pytest.mark.parametrize("sentence", list(REFUSED))
-def test_what_can_not_work_is_refused(
-    sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_can_not_work_is_refused(sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong option is one sentence and exit code 2, before anything is trained."""
     if "--strategy" in REFUSED[sentence]:
         monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}))
@@ -255,8 +245,8 @@ def test_what_can_not_work_is_refused(
 
 
 @pytest.mark.parametrize("options", [["--epochs", "0"], ["--batch-size", "-1"], ["--seed", "x"], ["--loop", "other"], []])
-def test_numbers_out_of_range_are_refused(options: List[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """argparse's own refusal, exit code 2."""
+def test_numbers_out_of_range_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Options of the wrong form are refused by argparse, with exit code 2."""
     assert run(*(["--task", "digits", *options] if options else [])) == 2
     assert "error: " in capsys.readouterr().err
 

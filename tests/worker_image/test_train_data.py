@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any
 
 import pytest
 
@@ -11,7 +11,7 @@ tf = pytest.importorskip("tensorflow")
 from worker_image import data  # noqa: E402 # the import above may skip this file
 
 
-def batches(first: int, last: int, seed: int = 0, cache: bool = True) -> List[Any]:
+def batches(first: int, last: int, seed: int = 0, cache: bool = True) -> list[Any]:
     examples = tf.data.Dataset.range(23).map(lambda i: (i, -i))
     training_set = data.training_set(examples, global_batch=4, seed=seed, cache=cache)
     assert training_set.steps_per_epoch == 5
@@ -22,7 +22,7 @@ def test_an_epoch_has_each_example_once() -> None:
     """No example comes twice in an epoch, every batch is whole, and the epochs differ in order."""
     steps = batches(0, 10)
     assert [len(batch) for batch in steps] == [4] * 10
-    first, second = sum(steps[:5], []), sum(steps[5:], [])
+    first, second = ([example for batch in epoch for example in batch] for epoch in (steps[:5], steps[5:]))
     assert len(set(first)) == len(set(second)) == 20
     assert first != second
     assert first != sorted(first)

@@ -33,7 +33,7 @@ def test_a_complete_checkpoint_is_whole(tmp_path: Path) -> None:
 
 def test_any_changed_byte_is_noticed(tmp_path: Path) -> None:
     """A flipped bit anywhere in any file of the checkpoint, or a file cut short at any place, is damage."""
-    chance = random.Random(1)  # noqa: S311 # places to damage
+    chance = random.Random(1)
     for step in range(100):
         folder = checkpoint(tmp_path, step)
         name = chance.choice(list(CONTENT))
@@ -75,7 +75,7 @@ def test_a_death_at_any_moment_leaves_a_checkpoint_or_none(tmp_path: Path) -> No
 
 
 def test_the_newest_are_kept_and_the_unfinished_removed(tmp_path: Path) -> None:
-    """prune keeps as many as asked for, of the complete ones, and touches nothing that is not a checkpoint."""
+    """Pruning keeps as many as asked for, of the complete ones, and touches nothing that is not a checkpoint."""
     for step in (5, 40, 300, 2000):
         checkpoint(tmp_path, step)
     Path(files.folder_of(str(tmp_path), 9999)).mkdir()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict
+from typing import Any
 
 import pytest
 
 from worker_image.strategy import choose
-from worker_image.train_errors import WrongInput
+from worker_image.train_errors import WrongInputError
 
 
-def tf_config(workers: int = 2, index: int = 0, role: str = "worker", **others: Any) -> Dict[str, str]:
+def tf_config(workers: int = 2, index: int = 0, role: str = "worker", **others: Any) -> dict[str, str]:
     cluster = {**others, "worker": [f"host{i}:1" for i in range(workers)]}
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})}
 
@@ -33,7 +33,7 @@ def tf_config(workers: int = 2, index: int = 0, role: str = "worker", **others: 
         ({"TPU_NAME": ""}, 0, "default", "one worker, and at most one GPU"),
     ],
 )
-def test_auto_takes_what_is_there(environ: Dict[str, str], gpus: int, name: str, reason: str) -> None:
+def test_auto_takes_what_is_there(environ: dict[str, str], gpus: int, name: str, reason: str) -> None:
     """TPU before several workers before several GPUs, and the reason is told."""
     choice = choose("auto", environ, gpus)
     assert (choice.name, choice.reason) == (name, reason)
@@ -48,7 +48,7 @@ def test_auto_takes_what_is_there(environ: Dict[str, str], gpus: int, name: str,
         (tf_config(2, 0, "chief", chief=["c:1"]), (3, 0)),
     ],
 )
-def test_the_place_in_the_group_counts_the_chief_first(environ: Dict[str, str], place: Any) -> None:
+def test_the_place_in_the_group_counts_the_chief_first(environ: dict[str, str], place: Any) -> None:
     """Exactly one process of a cluster is worker 0."""
     choice = choose("auto", environ, 0)
     assert (choice.workers, choice.index) == place
@@ -77,7 +77,7 @@ def test_a_request_that_fits_is_followed(requested: str) -> None:
         ("auto", tf_config(2, 0, "evaluator"), "the role 'evaluator'"),
     ],
 )
-def test_a_contradiction_is_refused(requested: str, environ: Dict[str, str], sentence: str) -> None:
+def test_a_contradiction_is_refused(requested: str, environ: dict[str, str], sentence: str) -> None:
     """What is asked for and what is there must fit, or the user is told how they differ."""
-    with pytest.raises(WrongInput, match=sentence):
+    with pytest.raises(WrongInputError, match=sentence):
         choose(requested, environ, 0)

@@ -1,0 +1,212 @@
+"""The job file: what is understood, and what is refused in one sentence before anything exists."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import jobfile, names, spec
+from orchestrator.errors import InvalidJobError
+
+
+@pytest.fixture
+def refuse(tmp_path: Path):  # type: ignore[no-untyped-def]
+    def refused(text: str | bytes) -> str:
+        path = tmp_path / "job.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        with pytest.raises(InvalidJobError) as caught:
+            jobfile.load(path)
+        message = str(caught.value)
+        assert message.startswith(str(path))
+        assert "\n" not in message
+        assert caught.value.exit_code == 2
+        return message.removeprefix(str(path)).lstrip(": ")
+
+    return refused
+
+
+def test_a_whole_job_file_is_understood(tmp_path: Path) -> None:
+    """Every key of the format, with durations in seconds."""
+    (tmp_path / "job.yaml").write_text(
+        "name: digits\nprogram: -m pack.train\nargs: [--epochs, '5']\nworkers: 2\nstrategy: default\n"
+        "restarts: {max: 3, within: 1h30m}\ndeadlines: {start: 90s, run: 2d, progress: 0.5m}\n"
+        "checkpoints: {directory: /ckpt}\nenv: {A: '1'}\n"
+    )
+    job = jobfile.load(tmp_path / "job.yaml")
+    assert job.command() == ["module", "pack.train", "--epochs", "5"]
+    assert (job.restarts.max, job.restarts.within) == (3, 5400.0)
+    assert (job.deadlines.start, job.deadlines.run, job.deadlines.progress) == (90.0, 172800.0, 30.0)
+    assert job.checkpoints
+    assert job.checkpoints.directory == "/ckpt"
+
+
+def test_a_builtin_runs_the_shared_entrypoint() -> None:
+    """builtin: digits is the entrypoint with that task."""
+    assert spec.make({"builtin": "digits"}, "x").command() == ["module", "worker_image.train", "--task", "digits"]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("0", "workers is 0; it must be at least 1"),
+        ("-1", "workers is -1; it must be at least 1"),
+        ("'2'", "workers is '2'; it must be a whole number, without quotes"),
+        ("true", "workers is True; it must be a whole number"),
+        ("1.5", "workers is 1.5; it must be a whole number"),
+        ("1000000", "workers is 1000000; it must be at most 100000"),
+    ],
+)
+def test_a1_workers(refuse, value: str, says: str) -> None:  # type: ignore[no-untyped-def]
+    """A1: a number of workers that is none is refused with the value and the rule."""
+    assert says in refuse(f"program: a.py\nworkers: {value}")
+
+
+@pytest.mark.parametrize("name", ["Train", "1st", "x" * 51, "a_b", "a-", "../etc", "a/b", "''", "a\\n"])
+def test_a2_names(refuse, name: str) -> None:  # type: ignore[no-untyped-def]
+    """A2: what can't become a DNS label, or a folder's name, is no job name."""
+    if name == "''":
+        return
+    assert "it must be lower-case letters, digits and '-'" in refuse(f'program: a.py\nname: "{name}"')
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("program: a.py\nworker: 3", "there is no key worker; did you mean workers?"),
+        ("program: a.py\nrestarts: {mx: 3}", "there is no key restarts.mx; did you mean max?"),
+        ("program: a.py\nzzz: 3", "there is no key zzz; the keys here are name, program"),
+        ("program: a.py\ncheckpoints: {}", "checkpoints.directory is missing; it is required"),
+        ("1: 2", "the key 1 is not text"),
+    ],
+)
+def test_a3_keys(refuse, text: str, says: str) -> None:  # type: ignore[no-untyped-def]
+    """A3: an unknown key is never ignored."""
+    assert says in refuse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("program: a.py\nprogram: b.py", "the same key twice in line 2"),
+        ("program: a.py\n\tx: 1", "not valid YAML in line 2"),
+        (b"\xef\xbb\xbfprogram: a.py", "begins with a byte order mark"),
+        (b"program: \xff", "is not UTF-8 (byte 9)"),
+        ("", "holds nothing; a job file is a mapping"),
+        ("- a", "holds a list"),
+        ("just text", "holds text"),
+        ("3", "holds a int"),
+        ("a: &x [1]\nb: *x", "line 2 uses a YAML alias"),
+        ("program: !!python/object/apply:os.system [id]", "line 1 uses the YAML tag"),
+        ("[" * 40, "nested deeper than 20 levels"),
+        ("x: [1, 2\n", "not valid YAML in line 2"),
+        ("x: \0", "not valid YAML"),
+    ],
+)
+def test_a4_yaml(refuse, text: str | bytes, says: str) -> None:  # type: ignore[no-untyped-def]
+    """A4: duplicate keys, tabs, byte order marks, tags, aliases: refused, never guessed."""
+    assert says in refuse(text)
+
+
+@pytest.mark.parametrize(
+    "bomb", ["a: " + "x" * 50_000_000, "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{f'*a{i - 1},' * 9}]\n" for i in range(1, 30))]
+)
+def test_a4_bombs_cost_nothing(refuse, bomb: str) -> None:  # type: ignore[no-untyped-def]
+    """A4: a huge file and an alias bomb are refused within a second and 100 MB."""
+    before, started = psutil.Process().memory_info().rss, time.process_time()
+    message = refuse(bomb)
+    assert time.process_time() - started < 1.0  # the case's own bound, of processor time
+    assert psutil.Process().memory_info().rss - before < 100_000_000
+    assert "larger than 1000000 bytes" in message or "YAML alias" in message
+
+
+@pytest.mark.parametrize("name", ["TF_CONFIG", "JOB_COMPLETION_INDEX", "TPU_WORKER_ID", "TFRUN_WORKER"])
+def test_a10_reserved_variables(refuse, name: str) -> None:  # type: ignore[no-untyped-def]
+    """A10: a job can't set what tells its workers apart."""
+    assert f"env sets {name}, which tfrun sets for each worker; remove it" in refuse(f"program: a\nenv: {{{name}: x}}")
+
+
+@pytest.mark.parametrize("name", ["MY_TOKEN", "PASSWORD", "AWS_SECRET", "WANDB_API_KEY", "aws_access_key"])
+def test_f46_secrets_in_env(refuse, name: str) -> None:  # type: ignore[no-untyped-def]
+    """F46: a literal secret has no place in a job file, and the refusal does not show it."""
+    message = refuse(f"program: a\nenv: {{{name}: canary}}")
+    assert f"env holds a secret in {name}" in message
+    assert "canary" not in message
+
+
+@pytest.mark.parametrize("args", ["['--api-key=canary']", "[--password, canary]", "['--hf_token', canary]"])
+def test_f46_secrets_in_args(refuse, args: str) -> None:  # type: ignore[no-untyped-def]
+    """F46: nor on a command line, which everyone on the machine can read."""
+    message = refuse(f"program: a\nargs: {args}")
+    assert "args gives a secret with --" in message
+    assert "canary" not in message
+
+
+@pytest.mark.parametrize("args", ["[--tokenizer, bert]", "[--token]", "[--password, --verbose]", "[token, x]", "['--max-tokens', '5']"])
+def test_words_that_only_look_like_secrets_pass(args: str, tmp_path: Path) -> None:
+    """No false alarm for tokenizers and token counts."""
+    (tmp_path / "job.yaml").write_text(f"program: a\nargs: {args}")
+    assert jobfile.load(tmp_path / "job.yaml").args
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("workers: 2", "needs exactly one of program and builtin"),
+        ("program: a\nbuiltin: digits", "needs exactly one of program and builtin"),
+        ("builtin: digit", "it must be one of 'digits'"),
+        ("program: -m a/b", "`-m` takes a module's dotted name"),
+        ("program: 5", "program is 5; it must be text; put it in quotes"),
+        ("program: a\nargs: [--epochs, 5]", "args[1] is 5; it must be text; put it in quotes"),
+        ("program: a\nargs: x", "args is 'x'; it must be a list"),
+        ('program: a\nargs: ["a\\0b"]', "must not hold a NUL character"),
+        ("program: a\nenv: {A B: x}", "env has the name 'A B'"),
+        ("program: a\nenv: {A: 5}", "env.A is 5; it must be text"),
+        ('program: a\nenv: {A: "x\\0"}', "env has a NUL character in A"),
+        ("program: a\nenv: 5", "env is 5; it must be a mapping"),
+        ("program: a\nrestarts: 5", "restarts is 5; it must be a mapping"),
+        ("program: a\nrestarts: {max: -1}", "restarts.max is -1; it must be at least 0"),
+        ("program: a\ndeadlines: {start: 5 minutes}", "deadlines.start is '5 minutes'; it must be a duration such as 90s"),
+        ("program: a\ndeadlines: {start: 0}", "it must be more than nothing and at most a year"),
+        ("program: a\ndeadlines: {start: [1]}", "must be a duration"),
+        ("program: a\nstrategy: best", "it must be one of 'auto', 'default'"),
+        ("program: a\ncheckpoints: {directory: ''}", "must not be empty"),
+        ("program: a\nname: " + "x" * 200, "..."),
+    ],
+)
+def test_other_values(refuse, text: str, says: str) -> None:  # type: ignore[no-untyped-def]
+    """Field, value, rule."""
+    assert says in refuse(text)
+
+
+def test_what_can_not_be_read_is_said(tmp_path: Path) -> None:
+    """A missing job file is a sentence."""
+    with pytest.raises(InvalidJobError, match="can't be read \\(No such file or directory\\)"):
+        jobfile.load(tmp_path / "none.yaml")
+
+
+def test_yaml_traps_stay_text(tmp_path: Path) -> None:
+    """YAML 1.2: what looks like text is text."""
+    (tmp_path / "job.yaml").write_text("program: a\nenv: {A: no, B: 12:30, C: 2026-11-21, D: '0o17', E: 'null', F: '1e3', G: off, H: =}\n")
+    env = jobfile.load(tmp_path / "job.yaml").env
+    assert list(env.values()) == ["no", "12:30", "2026-11-21", "0o17", "null", "1e3", "off", "="]
+
+
+@given(st.text(max_size=80))
+def test_a_name_made_from_a_program_is_a_name(program: str) -> None:
+    """Whatever the script is called, the job has a valid name."""
+    assert names.is_name(names.name_from(program))
+
+
+@given(
+    st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
+)
+def test_anything_is_a_job_or_a_sentence(data: object) -> None:
+    """No input makes a traceback."""
+    with contextlib.suppress(InvalidJobError):
+        spec.make(data, "x")
