@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ CHUNK = 1 << 18  # bytes read from one log at a time: bounds the memory
 LONGEST_LINE = 1 << 16  # bytes; a longer line is shown in pieces, the log has it whole
 POLL = 0.02  # seconds between two looks at quiet logs
 STATUS_EVERY = 0.25  # seconds
+UNKNOWN_WIDTH = 80  # columns of a terminal that doesn't know
 
 _COLOURS = (36, 32, 33, 35, 34, 31)  # cyan, green, yellow, magenta, blue, red
 _CLEAR_LINE = b"\r\x1b[K"
@@ -112,10 +114,13 @@ class Printer:
             self._out = None
 
     def _show_status(self) -> None:
-        text = self._status() if self._terminal else ""
+        now = time.monotonic()
+        if not self._terminal or (self._status_shown and now < self._status_due):
+            return
+        text, self._status_due = self._status(), now + STATUS_EVERY
         if text and self._out is not None:
-            width = os.get_terminal_size(self._out).columns - 1
-            os.write(self._out, _CLEAR_LINE + text[:width].encode())
+            width = os.get_terminal_size(self._out).columns or UNKNOWN_WIDTH
+            os.write(self._out, _CLEAR_LINE + text[: width - 1].encode())
             self._status_shown = True
 
     def _clear_status(self) -> None:

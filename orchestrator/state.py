@@ -54,7 +54,6 @@ from worker_image.protocol import (
     Leaving,
     Message,
     Note,
-    Outcome,
     Prepare,
     Ready,
     SaveAt,
@@ -172,11 +171,10 @@ def _beat(state: State, index: int, beat: Beat, at: float) -> Step:
     return state.change(index, **fields), []
 
 
-def _ended(state: State, index: int, message: Ended, at: float) -> Step:
+def _ended(state: State, index: int, outcome: Ended, at: float) -> Step:
     status = state.workers[index].status
-    if message.attempt != state.attempt or status not in (Status.PREPARING, Status.READY, Status.RUNNING, Status.ENDING):
+    if outcome.attempt != state.attempt or status not in (Status.PREPARING, Status.READY, Status.RUNNING, Status.ENDING):
         return state, []
-    outcome = Outcome(**message.outcome)
     if outcome.kind == "done" and status is Status.RUNNING:
         state = state.change(index, status=Status.DONE)
         if len(state.having(Status.DONE)) == len(state.workers):
@@ -191,7 +189,7 @@ def _ended(state: State, index: int, message: Ended, at: float) -> Step:
     return _end_attempt(state, failure, at, grace=0.0)
 
 
-def _uneven(state: State, outcome: Outcome) -> str:
+def _uneven(state: State, outcome: Ended) -> str:
     """What a lost peer means when nobody was lost: TensorFlow says no more than that the other one does not answer."""
     done = state.having(Status.DONE)
     if outcome.kind != "peer" or not done:

@@ -258,7 +258,7 @@ class Agent:
                 names = ", ".join(sorted(set(leftovers)))
                 text = f"worker {self._options.worker}'s program left processes behind ({names}); they were ended"
                 self._send(protocol.Note(text))
-            self._send(protocol.Ended(self._attempt, vars(outcome)))
+            self._send(protocol.Ended(**vars(outcome), attempt=self._attempt))
         elif child is self._standby:
             self._standby = None
             self._standby_deaths += 1

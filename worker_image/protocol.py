@@ -145,7 +145,7 @@ class Beat(Message):
 
 @dataclass(frozen=True)
 class Outcome(Message):
-    """How a child ended.
+    """How a child ended (sent as Ended).
 
     kind: "done" · "error" (exception or exit code) · "signal" · "memory" · "peer" (an exception that tells of a lost peer) ·
     "left" (saved and left as asked) · "preempted" (SIGTERM from outside) · "ended" (on the controller's order).
@@ -161,11 +161,10 @@ class Outcome(Message):
 
 
 @dataclass(frozen=True)
-class Ended(Message):
+class Ended(Outcome):
     """The child of this attempt (prepared or running) is gone, and so is everything that it started."""
 
-    attempt: int
-    outcome: Dict[str, Any]
+    attempt: int = -1
 
 
 @dataclass(frozen=True)
@@ -283,7 +282,7 @@ _PLAIN: Dict[str, Tuple[type, ...]] = {
 
 def encode(message: Message) -> bytes:
     """One line of JSON, with the newline."""
-    fields = {"kind": type(message).__name__, **dataclasses.asdict(message)}
+    fields = {"message": type(message).__name__, **dataclasses.asdict(message)}
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 
@@ -291,7 +290,7 @@ def decode(line: bytes) -> Message:
     """The message on a line. Raises ProtocolError for anything that is not one, whatever the bytes."""
     try:
         fields = json.loads(line)
-        kind = Message.kinds[fields.pop("kind")]
+        kind = Message.kinds[fields.pop("message")]
         message = kind(**fields)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise ProtocolError(f"not a message of this protocol: {line[:100]!r}") from e

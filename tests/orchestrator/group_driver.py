@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator import state as machine
 from orchestrator.events import Action, BeginAll, Disconnected, Event, Finish, Gone, Joined, Said, Send, StopAsked, Tell, Tick
 from orchestrator.group import Policy, Result, Status
-from worker_image.protocol import Beat, Ended, Message, Outcome, Ready
+from worker_image.protocol import Beat, Ended, Message, Ready
 
 
 class Group:
@@ -53,8 +53,8 @@ class Group:
     def ended(
         self, worker: int, kind: str, text: str = "", place: str = "", step: int | None = None, attempt: int | None = None
     ) -> list[Action]:
-        outcome = Outcome(kind, text or kind, place, step=step)
-        return self.say(worker, Ended(self.state.attempt if attempt is None else attempt, vars(outcome)))
+        attempt = self.state.attempt if attempt is None else attempt
+        return self.say(worker, Ended(kind, text or kind, place, step=step, attempt=attempt))
 
     def disconnect(self, worker: int) -> list[Action]:
         return self.event(Disconnected(self.at, worker, self.state.workers[worker].incarnation))

@@ -14,7 +14,7 @@ from orchestrator import state as machine
 from orchestrator.events import Action, BeginAll, Disconnected, Gone, Joined, Launch, Remove, Said, Send, StopAsked, Tick
 from orchestrator.group import Phase, Policy
 from orchestrator.restarts import FREE
-from worker_image.protocol import AskSave, Beat, Begin, Dismiss, End, Ended, Leaving, Message, Outcome, Prepare, Ready, SaveTarget
+from worker_image.protocol import AskSave, Beat, Begin, Dismiss, End, Ended, Leaving, Message, Prepare, Ready, SaveTarget
 
 WORKERS = 3
 POLICY = Policy(workers=WORKERS, restarts=3, within=1e9, start=1e9, run=1e9)
@@ -108,7 +108,7 @@ class Histories(RuleBasedStateMachine):
         attempt = agent.running if agent and agent.running is not None else agent.prepared if agent else None
         if agent and attempt is not None:
             agent.running = agent.prepared = None
-            self.say(worker, Ended(attempt, vars(Outcome(kind, kind, place or kind, step=step))))
+            self.say(worker, Ended(kind, kind, place or kind, step=step, attempt=attempt))
 
     def die(self, worker: int) -> None:
         agent = self.agents[worker]

@@ -1,0 +1,110 @@
+"""Training jobs whose workers say when they made the first step of an attempt, and what happens when one is killed or stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+
+from benchmarks.measure import PROGRAMS, TFRUN, Job, job
+from benchmarks.peer import torchrun
+
+STEPS = PROGRAMS / "steps.py"
+TORCH_STEPS = PROGRAMS / "torch_steps.py"
+RESTARTS = 1000  # more than any benchmark needs
+IMPORTED = 150e6  # bytes: a process that has TensorFlow takes at least so much
+QUIET = 0.5  # seconds without work until a standby counts as waiting
+STANDBY_DEADLINE = 90.0  # seconds: it imports at the lowest priority, beside training on two processors
+
+
+@dataclass(frozen=True)
+class FirstStep:
+    """One worker's first step of an attempt: the process that made it, and when."""
+
+    pid: int
+    at: float
+
+
+@contextmanager
+def tfrun_job(workers: int, standby: bool = True) -> Iterator[Job]:
+    """A training that goes on until it is stopped."""
+    flags = () if standby else ("--no-standby",)
+    with TemporaryDirectory(prefix="tfrun-bench-") as folder:
+        file = Path(folder) / "job.yaml"  # JSON is YAML
+        file.write_text(json.dumps({"program": str(STEPS), "workers": workers, "restarts": {"max": RESTARTS}}))
+        with job((TFRUN, "run", *flags, file)) as run:
+            yield run
+
+
+@contextmanager
+def torchrun_job(workers: int) -> Iterator[Job]:
+    """The same of torchrun."""
+    with job((torchrun(), "--nproc-per-node", workers, "--max-restarts", RESTARTS, TORCH_STEPS)) as run:
+        yield run
+
+
+def first_steps(run: Job, workers: int, attempt: int) -> dict[int, FirstStep]:
+    """Follow a job until every worker has made the first step of an attempt."""
+    steps: dict[int, FirstStep] = {}
+    while len(steps) < workers:
+        words = run.line()[1].partition("step ")[2].split()
+        if len(words) == 4 and int(words[1]) == attempt:
+            steps[int(words[0])] = FirstStep(int(words[2]), float(words[3]))
+    return steps
+
+
+def recoveries(run: Job, workers: int, signal: int, count: int, standby: bool) -> list[float]:
+    """Signal one worker's process after the other; returns the seconds from each signal to the next attempt's first step on all workers."""
+    values = []
+    steps = first_steps(run, workers, 0)
+    for number in range(count):
+        if standby:
+            _await_standbys([step.pid for step in steps.values()])
+        else:
+            time.sleep(2 * QUIET)
+        victim = steps[number % workers].pid
+        start = time.monotonic()
+        os.kill(victim, signal)
+        steps = first_steps(run, workers, number + 1)
+        values.append(max(step.at for step in steps.values()) - start)
+    return values
+
+
+def import_time(processes: int) -> float:
+    """Seconds that `import tensorflow` takes in so many processes at once, from the start of the first to the end of the last."""
+    with ExitStack() as stack:
+        command = (TFRUN.with_name("python"), PROGRAMS / "import_time.py")
+        runs = [stack.enter_context(job(command)) for _ in range(processes)]
+        ends = [float(run.line()[1].split()[1]) for run in runs]
+        return max(ends) - runs[0].started
+
+
+def _await_standbys(pids: list[int]) -> None:
+    """Wait until a standby beside each of these processes has imported everything: it is large, and uses no processor any more."""
+    deadline = time.monotonic() + STANDBY_DEADLINE
+    used: dict[int, float] = {}
+    while True:
+        before, used = used, {p.pid: sum(p.cpu_times()[:2]) for pid in pids for p in _standbys(pid)}
+        if len(used) == len(pids) and used == before:
+            return
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{len(used)} of {len(pids)} standbys are ready after {STANDBY_DEADLINE:g} s")
+        time.sleep(QUIET)
+
+
+def _standbys(pid: int) -> list[psutil.Process]:
+    """The imported processes that the same agent keeps beside this one."""
+    found = []
+    with suppress(psutil.Error):
+        for process in psutil.Process(pid).parent().children():
+            with suppress(psutil.Error):
+                if process.pid != pid and process.memory_info().rss > IMPORTED:
+                    found.append(process)
+    return found
