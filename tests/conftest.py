@@ -21,6 +21,7 @@ TFRUN = Path(sys.executable).with_name("tfrun")
 PROGRAMS = Path(__file__).parent / "programs"
 REPO = Path(__file__).parents[1]
 MARK = "TFRUN_TEST_MARK"
+IMPORTED = 200_000_000  # bytes: no TensorFlow is smaller
 HANDSHAKE_DEADLINE = 90.0  # seconds: two TensorFlow imports on a busy machine
 
 
@@ -90,6 +91,16 @@ class Run:
         """The process that runs the program: the oldest child of the agent."""
         return min(self.agent(worker).children(), key=lambda p: p.create_time())
 
+    def standby(self, worker: int) -> psutil.Process:
+        """The process that waits beside the program, once it has imported everything: then it sleeps until it is needed."""
+        deadline = time.monotonic() + HANDSHAKE_DEADLINE
+        while time.monotonic() < deadline:
+            waiting = [p for p in self.agent(worker).children() if "--standby" in p.cmdline()]
+            if waiting and waiting[0].memory_info().rss > IMPORTED and _idle(waiting[0]):
+                return waiting[0]
+            time.sleep(0.1)  # polling with a deadline: a process of strangers can't be waited for
+        raise AssertionError(f"no standby:\n{self.report()}")
+
     def processes(self) -> list[psutil.Process]:
         """Every process that came of this run, however deep and however detached."""
         found = []
@@ -120,6 +131,13 @@ class Run:
             self.process.stdout.close()
         self._err.close()
         assert not left, f"left behind: {left}"
+
+
+def _idle(process: psutil.Process) -> bool:
+    """Whether it uses no processor."""
+    before = sum(process.cpu_times()[:2])
+    time.sleep(0.5)  # what is measured is a rate
+    return sum(process.cpu_times()[:2]) == before
 
 
 def _is_agent(process: psutil.Process, worker: int) -> bool:

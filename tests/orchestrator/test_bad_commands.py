@@ -81,7 +81,8 @@ def test_a_local_run_never_imports_tensorflow_or_kubernetes(tmp_path: Path) -> N
     (tmp_path / "p.py").write_text("print('x')")
     script = (
         "import sys; from orchestrator import cli\nsys.argv = ['tfrun', 'run', 'p.py']\n"
-        "try: cli.main()\nexcept SystemExit: print(sorted({m.split('.')[0] for m in sys.modules} & {'tensorflow', 'keras', 'kubernetes', 'numpy'}))"
+        "heavy = {'tensorflow', 'keras', 'kubernetes', 'numpy'}\n"
+        "try: cli.main()\nexcept SystemExit: print(sorted({m.split('.')[0] for m in sys.modules} & heavy))"
     )
     out = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert out.stdout.splitlines()[-1] == "[]", out
