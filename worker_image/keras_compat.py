@@ -118,7 +118,7 @@ class _Fix:
 
         @functools.wraps(own)
         def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
-            if reduction not in ("auto", "mean") or not self._concerns(strategy):
+            if reduction != "auto" or not self._concerns(strategy):  # what fit and evaluate ask for: the mean
                 return own(values, strategy, reduction)
             if self._refuses_scalars is None:
                 self._refuses_scalars = _refuses_scalar(own, strategy)
@@ -199,7 +199,7 @@ def _let_loops_call_functions(acts: Callable[[], None]) -> None:
 def _refuses_scalar(own: Any, strategy: Any) -> bool:
     """Whether Keras's own code fails for a scalar: tried in a graph that is thrown away, so that the program's has no remains of it."""
     tf = _tensorflow()
-    attempt = tf.function(lambda: own(tf.zeros(()), strategy, "mean"), autograph=False)
+    attempt = tf.function(lambda: own(tf.zeros(()), strategy, "auto"), autograph=False)
     logger = tf.get_logger()
     logger.addFilter(_drop)  # TensorFlow reports the failure on its own, and the user would take it for one
     try:

@@ -127,6 +127,8 @@ def test_the_module_is_fixed_when_it_comes_and_keeps_its_loader(tmp_path: Path) 
     """Keras's trainer, imported after install, is loaded by its own loader and comes out wrapped."""
     package = tmp_path.joinpath("keras", "src", "backend", "tensorflow")
     package.mkdir(parents=True)
+    for level in (package, *package.parents[:3]):
+        (level / "__init__.py").touch()
     package.joinpath("trainer.py").write_text("def reduce_per_replica(values, strategy, reduction):\n    return 'own'\n")
     check = """
 import importlib.machinery, inspect, sys

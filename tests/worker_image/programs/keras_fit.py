@@ -163,7 +163,7 @@ def fix_upstream():
         return tf.nest.map_structure(lambda v: strategy.reduce("MEAN", v, axis=None), values)
 
     def build(self, iterator=None, data_batch=None):
-        first = next(next(iter(iterator.enumerate_epoch()))[-1])
+        first = next(next(iter(iterator))[-1])
         data_batch = tf.nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], first)
         with self.distribute_strategy.scope():
             self._symbolic_build(data_batch=data_batch)
