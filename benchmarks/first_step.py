@@ -22,7 +22,7 @@ def main() -> None:
 def tfrun(workers: int) -> float:
     """Seconds from the command to the last worker's first step."""
     with job((TFRUN, "run", "-n", workers, STEPS)) as run:
-        steps = first_steps(run, workers, 0)
+        steps = first_steps(run, workers)
         return max(step.at for step in steps.values()) - run.started
 
 
@@ -34,7 +34,7 @@ def bare(workers: int) -> float:
         for i in range(workers):
             config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})
             runs.append(stack.enter_context(job((TFRUN.with_name("python"), STEPS), {"TF_CONFIG": config})))
-        ends = [first_steps(run, 1, 0) for run in runs]
+        ends = [first_steps(run, 1) for run in runs]
         return max(step.at for end in ends for step in end.values()) - runs[0].started
 
 

@@ -26,11 +26,12 @@ def main() -> None:
 def torchrun_recovers() -> bool:
     """Whether torchrun notices at all; one observation, since it waits for as long as one lets it."""
     with torchrun_job(2) as run:
-        steps = first_steps(run, 2, 0)
-        os.kill(steps[1].pid, signal.SIGSTOP)
+        stopped = first_steps(run, 2)[1].pid
+        os.kill(stopped, signal.SIGSTOP)
         try:
             run.line(WATCHED)
         except RuntimeError:
+            os.kill(stopped, signal.SIGKILL)  # torchrun itself would leave it behind
             return False
         return True
 

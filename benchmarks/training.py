@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -45,25 +46,28 @@ def tfrun_job(workers: int, standby: bool = True) -> Iterator[Job]:
 
 @contextmanager
 def torchrun_job(workers: int) -> Iterator[Job]:
-    """The same of torchrun."""
-    with job((torchrun(), "--nproc-per-node", workers, "--max-restarts", RESTARTS, TORCH_STEPS)) as run:
+    """The same of torchrun. --standalone, as its own documentation starts one machine's workers."""
+    with job((torchrun(), "--standalone", "--nproc-per-node", workers, "--max-restarts", RESTARTS, TORCH_STEPS)) as run:
         yield run
 
 
-def first_steps(run: Job, workers: int, attempt: int) -> dict[int, FirstStep]:
-    """Follow a job until every worker has made the first step of an attempt."""
-    steps: dict[int, FirstStep] = {}
-    while len(steps) < workers:
+def first_steps(run: Job, workers: int) -> dict[int, FirstStep]:
+    """Follow a job until every worker has made the first step of one and the same attempt. Returns them by worker."""
+    attempts: dict[int, dict[int, FirstStep]] = defaultdict(dict)
+    while True:
         words = run.line()[1].partition("step ")[2].split()
-        if len(words) == 4 and int(words[1]) == attempt:
-            steps[int(words[0])] = FirstStep(int(words[2]), float(words[3]))
-    return steps
+        if len(words) != 4:
+            continue
+        worker, attempt, pid, at = int(words[0]), int(words[1]), int(words[2]), float(words[3])
+        attempts[attempt][worker] = FirstStep(pid, at)
+        if len(attempts[attempt]) == workers:
+            return attempts[attempt]
 
 
 def recoveries(run: Job, workers: int, signal: int, count: int, standby: bool) -> list[float]:
     """Signal one worker's process after the other; returns the seconds from each signal to the next attempt's first step on all workers."""
     values = []
-    steps = first_steps(run, workers, 0)
+    steps = first_steps(run, workers)
     for number in range(count):
         if standby:
             _await_standbys([step.pid for step in steps.values()])
@@ -72,7 +76,7 @@ def recoveries(run: Job, workers: int, signal: int, count: int, standby: bool) -
         victim = steps[number % workers].pid
         start = time.monotonic()
         os.kill(victim, signal)
-        steps = first_steps(run, workers, number + 1)
+        steps = first_steps(run, workers)
         values.append(max(step.at for step in steps.values()) - start)
     return values
 

@@ -69,7 +69,7 @@ class Controller:
         self._observer = observer
         self._clock = clock
         self._secret = secret or os.urandom(protocol.SECRET_BYTES)
-        self._rendezvous = Rendezvous(self._secret, BEAT, self)
+        self._rendezvous = Rendezvous(self._secret, BEAT, policy.workers, self)
         self._state, self._pending = machine.begin(policy, clock())
         self._told: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()

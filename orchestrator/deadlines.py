@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from orchestrator.group import CONNECTED, Ending, Failure, Phase, Result, State, Status, indices
 
 STOPPED_FOR = 1.0  # seconds that a program may be stopped by a signal; nobody does that to a training for shorter
 PAUSES = 5.0  # times the longest pause between two steps so far
 BUSY = 0.05  # CPU seconds between two beats up to which a worker counts as idle: TensorFlow's own polling takes less
+STRAGGLER_AFTER = 10.0  # seconds of steps before workers are compared
+STRAGGLER_FACTOR = 3.0  # times slower than the others
+STRAGGLER_LOAD = 0.3  # processors: below that a worker keeps nobody waiting by computing
 TELL_MISSING_AFTER = 5.0  # seconds of gathering
 TELL_MISSING_EVERY = 60.0
 
@@ -21,6 +26,32 @@ def stuck(state: State, at: float) -> Failure | None:
     if state.phase is not Phase.RUNNING:
         return None
     return _frozen(state, at) or _stalled(state, at)
+
+
+def straggler(state: State, at: float) -> str:
+    """The worker that is much slower than the others, as a line for the user; empty if there is none or too little is known.
+
+    In synchronous training all make the same steps at the same times: there the slow one is who computes while the others wait.
+    """
+    running = state.having(Status.RUNNING)
+    pace, load = {}, {}
+    for index in running:
+        worker = state.workers[index]
+        if worker.first is None or worker.beat.step is None or at - worker.first[0] < STRAGGLER_AFTER:
+            return ""
+        seconds = at - worker.first[0]
+        pace[index] = (worker.beat.step - worker.first[1]) / seconds
+        load[index] = (worker.beat.busy - worker.first[2]) / seconds
+    if len(running) < 2 or len(running) < len(state.workers):
+        return ""
+    slow, busy = min(running, key=pace.__getitem__), max(running, key=load.__getitem__)
+    usual = median(pace[i] for i in running if i != slow)
+    if usual > 0 and pace[slow] * STRAGGLER_FACTOR <= usual:
+        return f"worker {slow} makes {pace[slow]:.2g} steps/s where the others make {usual:.2g}"
+    waiting = max(BUSY, median(load[i] for i in running if i != busy))
+    if load[busy] >= STRAGGLER_FACTOR * waiting and load[busy] >= STRAGGLER_LOAD:
+        return f"worker {busy} uses {load[busy] / waiting:.1f} times the processor time of the others, which wait for it"
+    return ""
 
 
 def too_late(state: State, at: float) -> Result | None:

@@ -95,6 +95,7 @@ class Worker:
     moved: float = 0.0
     idle_since: float = 0.0
     stopped_since: float | None = None
+    first: tuple[float, int, float] | None = None  # (at, step, busy) of the first step that was reported in this attempt
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,7 @@ class State:
     saving: Saving | None = None
     stopping: int = 0
     told_missing: float = 0.0
+    told_straggler: bool = False
     result: Result | None = None
 
     def change(self, index: int, **fields: Any) -> State:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import sys
 import threading
 import time
@@ -109,7 +110,10 @@ class Printer:
         view = memoryview(data)
         try:
             while view:
-                view = view[os.write(self._out, view) :]
+                try:
+                    view = view[os.write(self._out, view) :]
+                except BlockingIOError:  # whoever started us shares a terminal or pipe that does not block
+                    select.select([], [self._out], [])
         except OSError:  # the reader went away (`tfrun run … | head`): the training goes on, and the logs have it all
             self._out = None
 

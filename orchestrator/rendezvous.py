@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from worker_image.protocol import Message
 
 HANDSHAKE_DEADLINE = 10.0  # seconds until a connection must have shown who it is
 LINE_LIMIT = 256 * 1024  # bytes that an agent may send in one message
+SPARE_FILES = 256  # open files beside the connections
 BACKLOG = 4096  # connections that may wait: a whole group comes at once
 
 
@@ -35,8 +37,9 @@ class Listener(Protocol):
 class Rendezvous:
     """The server. `address` is host:port once it is started."""
 
-    def __init__(self, secret: bytes, beat: float, listener: Listener) -> None:
+    def __init__(self, secret: bytes, beat: float, workers: int, listener: Listener) -> None:
         self.address = ""
+        self._workers = workers
         self._secret = secret
         self._beat = beat
         self._listener = listener
@@ -45,6 +48,7 @@ class Rendezvous:
 
     async def start(self, host: str) -> None:
         """Listen on a free port of this address, and on no other address."""
+        _allow_connections(self._workers)
         self._server = await asyncio.start_server(self._serve, host, 0, backlog=BACKLOG, limit=LINE_LIMIT)
         port = self._server.sockets[0].getsockname()[1]
         self.address = f"{host}:{port}"
@@ -105,3 +109,11 @@ class Rendezvous:
         if join.version != protocol.VERSION:
             return f"it speaks version {join.version} of the protocol, this controller {protocol.VERSION}"
         return None
+
+
+def _allow_connections(workers: int) -> None:
+    """Raise the limit of open files, of which the usual 1024 are not enough for a large group; as far as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = SPARE_FILES + 2 * workers
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))

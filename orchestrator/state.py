@@ -168,6 +168,8 @@ def _beat(state: State, index: int, beat: Beat, at: float) -> Step:
     fields: dict[str, Any] = {"beat": beat, "moved": at if moved else worker.moved}
     fields["idle_since"] = at if beat.busy - worker.beat.busy > deadlines.BUSY else worker.idle_since
     fields["stopped_since"] = (worker.stopped_since if worker.stopped_since is not None else at) if beat.stopped else None
+    if worker.first is None and beat.step is not None:
+        fields["first"] = (at, beat.step, beat.busy)
     return state.change(index, **fields), []
 
 
@@ -262,7 +264,10 @@ def _tick(state: State, event: Tick) -> Step:
 
 
 def _push_on(state: State, at: float) -> Step:
-    """What is due in a phase that waits."""
+    """What is due in each phase."""
+    if state.phase is Phase.RUNNING and not state.told_straggler:
+        text = deadlines.straggler(state, at)
+        return replace(state, told_straggler=bool(text)), [Tell(text)] if text else []
     if state.phase is Phase.GATHERING:
         begun, actions = _begin_if_ready(state, at)
         return (begun, actions) if actions else _tell_missing(begun, at)
@@ -320,9 +325,12 @@ def _begin_if_ready(state: State, at: float) -> Step:
     if state.phase is not Phase.GATHERING or at < state.not_before or any(w.status is not Status.READY for w in state.workers):
         return state, []
     workers = tuple(
-        replace(w, status=Status.RUNNING, beat=Beat(), heard=at, moved=at, idle_since=at, stopped_since=None) for w in state.workers
+        replace(w, status=Status.RUNNING, beat=Beat(), heard=at, moved=at, idle_since=at, stopped_since=None, first=None)
+        for w in state.workers
     )
-    state = replace(state, workers=workers, phase=Phase.RUNNING, since=at, begun=True, failures=(), saving=None, end_at=None)
+    state = replace(
+        state, workers=workers, phase=Phase.RUNNING, since=at, begun=True, failures=(), saving=None, end_at=None, told_straggler=False
+    )
     return state, [BeginAll(state.attempt, tuple(w.address for w in workers))]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from worker_image import checkpoint_files as files
 from worker_image.strategy import Group
@@ -29,7 +29,7 @@ class Checkpoints:
         self._group = group
         self._model = model
         self._meaning = meaning
-        self._content = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+        self._content = tf.train.Checkpoint(model=model, optimizer=model.optimizer, random=_random_state(model))
         self._latest: Optional[int] = None
 
     def restore(self) -> int:
@@ -113,6 +113,15 @@ class Checkpoints:
             self._content.read(os.path.join(folder, _WEIGHTS)).assert_existing_objects_matched()
         except (AssertionError, ValueError) as e:
             raise WrongInputError(f"the checkpoints in {self._directory} are another model's ({_why(e)}); use another directory") from e
+
+
+def _random_state(model: Any) -> List[Any]:
+    """What dropout and its like draw from, which TensorFlow does not find by itself: without it, a resumed run drops others."""
+    weights = {id(variable) for variable in model.weights}
+    keras_3 = [variable for variable in model.variables if id(variable) not in weights]
+    holders = [getattr(layer, "_random_generator", None) for layer in model.submodules]
+    keras_2 = [getattr(holder, "_generator", None) for holder in holders]
+    return keras_3 + [generator.state for generator in keras_2 if hasattr(generator, "state")]
 
 
 def _text(meaning: Dict[str, int]) -> str:

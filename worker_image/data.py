@@ -65,8 +65,15 @@ def size(examples: Any, split: str) -> int:
     if count == tf.data.UNKNOWN_CARDINALITY:
         count = int(examples.reduce(tf.constant(0, tf.int64), lambda n, _: n + 1))
     if count == 0:
-        raise WrongInputError(f"build_dataset({split!r}) gives no examples; check where it reads from")
+        raise _empty(split)
     return count
+
+
+def first(examples: Any, split: str) -> Any:
+    """The first example, as a batch of one. Raises WrongInputError where there is none."""
+    for one in examples.batch(1).take(1):
+        return one
+    raise _empty(split)
 
 
 def distributable(batches: Any) -> Any:
@@ -80,3 +87,7 @@ def distributable(batches: Any) -> Any:
     options.deterministic = True
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+
+def _empty(split: str) -> WrongInputError:
+    return WrongInputError(f"build_dataset({split!r}) gives no examples; check where it reads from")

@@ -10,6 +10,7 @@ of single (x, y) examples for the splits "train" and "test".
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from typing import Any, Dict, List, NoReturn, Optional
@@ -38,8 +39,9 @@ def _run(options: argparse.Namespace) -> None:
         checkpoint_files.prepare_directory(options.checkpoint_dir)
     group = _group(options.strategy)
     task = tasks.load(found)  # after the strategy: a module that uses TensorFlow at its top would make that impossible
-    model, keras = _model(group, task, options.seed)
-    training = _training(options, group, model, task)
+    examples = tasks.examples_of(task, "train")
+    model, keras = _model(group, task, examples, options.seed)
+    training = _training(options, group, model, examples)
     if options.loop == "fit":
         loops.fit(training, model, keras)
     else:
@@ -58,23 +60,26 @@ def _group(requested: str) -> Group:
     return strategies.create(choice, os.environ)
 
 
-def _model(group: Group, task: Any, seed: int) -> Any:
+def _model(group: Group, task: Any, examples: Any, seed: int) -> Any:
     """(the model, its Keras package): every variable made, and the same values at the start wherever the seed is the same."""
     import tensorflow as tf
 
     tf.keras.utils.set_random_seed(seed)
+    with contextlib.suppress(AttributeError):  # Keras 2 only: dropout's state in variables, which checkpoints hold, as in Keras 3
+        tf.keras.backend.experimental.enable_tf_random_generator()
+    one = data.first(examples, "train")
     with group.strategy.scope():
         model, keras = tasks.model_of(task)
         if not model.built:
-            x, _ = tasks.examples_of(task, "train").element_spec
-            model(tf.nest.map_structure(lambda spec: tf.zeros([1, *(size or 1 for size in spec.shape)], spec.dtype), x))
+            model(one[0])
         if hasattr(model.optimizer, "build"):  # the legacy ones make their variables at the first step, and restore them then
             model.optimizer.build(model.trainable_variables)
+    # The metrics make theirs at the first use, which inside a tf.function would cost a second trace, and fail with several devices.
+    group.strategy.run(model.test_step, args=(one,))
     return model, keras
 
 
-def _training(options: argparse.Namespace, group: Group, model: Any, task: Any) -> loops.Training:
-    examples = tasks.examples_of(task, "train")
+def _training(options: argparse.Namespace, group: Group, model: Any, examples: Any) -> loops.Training:
     training_set = data.training_set(examples, options.batch_size * group.replicas, options.seed, options.cache)
     meaning = {"global batch": training_set.global_batch, "examples": training_set.count, "seed": options.seed}
     _agree(group, meaning)

@@ -47,9 +47,7 @@ def test_the_main_job_goes_on_where_it_was(start: Start) -> None:
 
 def test_sigterm_to_a_worker_loses_no_step(start: Start) -> None:
     """E39: all save at the same step, and the next attempt begins with that step."""
-    run = start(
-        "-n", "2", EXAMPLES / "counter.py", "--steps", "600", "--every", "100", "--pause", "0.02", "--checkpoint-dir", tmp_path / "c"
-    )
+    run = start("-n", "2", EXAMPLES / "counter.py", "--steps", "600", "--every", "100", "--pause", "0.02")
     run.until("checkpoint at step 100")
     run.agent(1).send_signal(signal.SIGTERM)
     resumed = run.until("starting after step", times=2)

@@ -463,3 +463,36 @@ def test_a_gone_worker_that_was_never_missed_is_lost_then() -> None:
     assert not any(isinstance(a, Remove) for a in actions)
     assert "was lost: its agent was killed by SIGKILL" in group.state.failures[0].text
     assert group.state.workers[1].status is Status.AWAITED
+
+
+def test_a_straggler_that_makes_fewer_steps_is_named_once_and_lives() -> None:
+    """E38: three times slower is reported with its index, and nobody is ended for it."""
+    group = Group(workers=3).run()
+    lines = []
+    for second in range(30):
+        for worker in range(3):
+            group.beat(worker, step=1 + second * (3 if worker == 2 else 10))
+        lines += told(group.later(1.0)).splitlines()
+    assert lines == ["worker 2 makes 2.7 steps/s where the others make 9"]  # the last beat is a second old
+    assert group.state.phase is Phase.RUNNING
+
+
+def test_a_straggler_that_the_others_wait_for_is_named() -> None:
+    """E38: in synchronous training all make the same steps; the slow one is who computes while the others wait."""
+    group = Group(workers=3).run()
+    lines = []
+    for second in range(30):
+        for worker in range(3):
+            group.beat(worker, step=1 + second, busy=second * (0.9 if worker == 1 else 0.1))
+        lines += told(group.later(1.0)).splitlines()
+    assert lines == ["worker 1 uses 9.0 times the processor time of the others, which wait for it"]
+
+
+def test_equal_workers_are_no_stragglers() -> None:
+    """No line where there is nothing to say, also not about a group of one."""
+    for size in (1, 3):
+        group = Group(workers=size).run()
+        for second in range(30):
+            for worker in range(size):
+                group.beat(worker, step=1 + second * 10 + worker, busy=second * (0.9 + worker / 10))
+            assert told(group.later(1.0)) == ""

@@ -12,9 +12,13 @@ from typing import Any
 
 import pytest
 
+from tests.matrix import close
+
 ROOT = Path(__file__).parents[2]
-PROGRAM = Path(__file__).parent / "programs" / "keras_fit.py"
-MESSAGE = "fit under MultiWorkerMirroredStrategy fails in this version (keras-team/keras#20585); tfrun's fix is applied, --no-compat turns it off"
+PROGRAM = ROOT / "tests" / "programs" / "keras_fit.py"
+MESSAGE = (
+    "fit under MultiWorkerMirroredStrategy fails in this version (keras-team/keras#20585); tfrun's fix is applied, --no-compat turns it off"
+)
 
 
 def run(folder: Path, *arguments: str, workers: int = 2) -> list[dict[str, Any]]:
@@ -43,15 +47,6 @@ def tf_configs(workers: int) -> list[dict[str, str]]:
     return [{"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})} for i in range(workers)]
 
 
-def close(one: Any, other: Any) -> bool:
-    """Whether two results are the same but for the rounding of sums in another order."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(close(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(close, one, other))
-    return bool(one == pytest.approx(other, rel=2e-5, abs=2e-5))
-
-
 @pytest.mark.tensorflow
 def test_keras_still_fails_without_the_fix(tmp_path: Path) -> None:
     """The installed Keras still has the fault; when this test fails, upstream has fixed it and keras_compat can go."""
@@ -59,22 +54,33 @@ def test_keras_still_fails_without_the_fix(tmp_path: Path) -> None:
         assert worker["fit"]["error"].startswith("ValueError: Attempt to convert a value (PerReplica")
 
 
+@pytest.fixture(scope="module")
+def fixed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Two workers with the fix, one run for the tests that look at different sides of it."""
+    return run(tmp_path_factory.mktemp("fixed"), "--compat", "before", "fit", "more", "own_error", "own_error_while_building")
+
+
 @pytest.mark.tensorflow
-def test_two_workers_train_as_one_process_does(tmp_path: Path) -> None:
-    """With the fix, fit, evaluate, predict and train_on_batch give both workers the weights and metrics of one process, and say so once."""
-    first, second = run(tmp_path, "--compat", "before", "fit", "more")
+def test_two_workers_train_as_one_process_does(fixed: list[dict[str, Any]], tmp_path: Path) -> None:
+    """With the fix, fit, evaluate, predict and train_on_batch give both workers the weights and metrics of one process."""
+    first, second = fixed
     (alone,) = run(tmp_path, "fit", "more", workers=0)
     for scenario in ("fit", "more"):
         assert first[scenario] == second[scenario]
         assert close(first[scenario], alone[scenario])
-    for worker in (first, second):
+
+
+@pytest.mark.tensorflow
+def test_the_user_is_told_once(fixed: list[dict[str, Any]]) -> None:
+    """However many models a program trains, each worker says in one line that the fix acts, and how to turn it off."""
+    for worker in fixed:
         assert worker["notes"] == [f"keras {worker['keras']}: {MESSAGE}"]
 
 
 @pytest.mark.tensorflow
-def test_errors_of_the_program_stay_its_own(tmp_path: Path) -> None:
+def test_errors_of_the_program_stay_its_own(fixed: list[dict[str, Any]]) -> None:
     """A ValueError that the program's own model raises reaches the program, even with the very words of Keras's failure."""
-    for worker in run(tmp_path, "--compat", "after", "own_error", "own_error_while_building"):
+    for worker in fixed:
         assert worker["own_error"]["error"] == "ValueError: Invalid reduction dimension: PerReplica"
         assert "Attempt to convert a value (PerReplica) to a Tensor" in worker["own_error_while_building"]["error"]
 

@@ -1,8 +1,8 @@
 """Train a small model and write what came out: `keras_fit.py FOLDER [OPTION…] SCENARIO…`, the scenarios being functions of this file.
 
-Under TF_CONFIG it is one worker of MultiWorkerMirroredStrategy, else one process that trains on the same global batches; FOLDER/<index>.json
-(or alone.json) then has the versions, what keras_compat told, and for each scenario its results or its error. tests/matrix.py runs it with
-every TensorFlow from 2.15, so it is Python 3.9 and speaks Keras 2 as well as 3.
+Under TF_CONFIG it is one worker of MultiWorkerMirroredStrategy, else one process that trains on the same global batches. Then
+FOLDER/<index>.json (or alone.json) has the versions, what keras_compat told, and for each scenario its results or its error.
+tests/matrix.py runs it with every TensorFlow from 2.15, so it is Python 3.9 and speaks Keras 2 as well as 3.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ options = parser.parse_args()
 
 
 def install_compat():
-    sys.path.insert(0, str(pathlib.Path(__file__).parents[3]))
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
     from worker_image import keras_compat
 
     keras_compat.install(notes.append)
@@ -179,7 +179,7 @@ outcome = {"tensorflow": tf.__version__, "keras": keras.__version__, "notes": no
 for scenario in options.scenarios:
     try:
         outcome[scenario] = globals()[scenario]()
-    except Exception as e:  # noqa: BLE001 # the error is the result
+    except Exception as e:  # the error is the result
         outcome[scenario] = {"error": f"{type(e).__name__}: {e}"}
 name = "alone" if index is None else str(index)
 (options.folder / f"{name}.json").write_text(json.dumps(outcome, default=float))
