@@ -119,9 +119,9 @@ def _random_state(model: Any) -> List[Any]:
     """What dropout and its like draw from, which TensorFlow does not find by itself: without it, a resumed run drops others."""
     weights = {id(variable) for variable in model.weights}
     keras_3 = [variable for variable in model.variables if id(variable) not in weights]
-    holders = [getattr(layer, "_random_generator", None) for layer in model.submodules]
-    keras_2 = [getattr(holder, "_generator", None) for holder in holders]
-    return keras_3 + [generator.state for generator in keras_2 if hasattr(generator, "state")]
+    holders: List[Any] = [getattr(layer, "_random_generator", None) for layer in getattr(model, "submodules", ())]
+    keras_2: List[Any] = [getattr(holder, "_generator", None) for holder in holders]
+    return keras_3 + [generator.state for generator in keras_2 if generator is not None]
 
 
 def _text(meaning: Dict[str, int]) -> str:

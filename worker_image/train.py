@@ -74,8 +74,8 @@ def _model(group: Group, task: Any, examples: Any, seed: int) -> Any:
             model(one[0])
         if hasattr(model.optimizer, "build"):  # the legacy ones make their variables at the first step, and restore them then
             model.optimizer.build(model.trainable_variables)
-    # The metrics make theirs at the first use, which inside a tf.function would cost a second trace, and fail with several devices.
-    group.strategy.run(model.test_step, args=(one,))
+    # The metrics make theirs at the first use: there it would cost a second trace of the training, and fail with several devices.
+    tf.function(lambda: group.strategy.run(model.test_step, args=(one,))).get_concrete_function()
     return model, keras
 
 

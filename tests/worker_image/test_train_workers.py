@@ -53,7 +53,7 @@ def start(processes: Processes, *commands: Sequence[object]) -> Processes:
 def ended(processes: Processes) -> list[tuple[int, str]]:
     """Exit code and remaining output of each."""
     outputs = [process.communicate()[0] for process in processes]
-    return [(process.returncode, output) for process, output in zip(processes, outputs)]
+    return [(process.returncode, output) for process, output in zip(processes, outputs, strict=True)]
 
 
 def kill_when_told(processes: Processes, victim: int, line_start: str) -> None:
