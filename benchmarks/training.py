@@ -46,8 +46,13 @@ def tfrun_job(workers: int, standby: bool = True) -> Iterator[Job]:
 
 @contextmanager
 def torchrun_job(workers: int) -> Iterator[Job]:
-    """The same of torchrun. --standalone, as its own documentation starts one machine's workers."""
-    with job((torchrun(), "--standalone", "--nproc-per-node", workers, "--max-restarts", RESTARTS, TORCH_STEPS)) as run:
+    """The same of torchrun. --standalone, as its own documentation starts one machine's workers.
+
+    By default torch 2.15 keeps its store over restarts, and gloo finds the dead workers' addresses there: a restart then takes several
+    tries or hangs. So it gets a new store for each.
+    """
+    command = (torchrun(), "--standalone", "--nproc-per-node", workers, "--max-restarts", RESTARTS, TORCH_STEPS)
+    with job(command, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}) as run:
         yield run
 
 

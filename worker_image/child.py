@@ -255,15 +255,17 @@ async def end_leftovers(keep: List[int], at_once: bool) -> List[str]:
     kind_until = loop.time() + (0.0 if at_once else LEFTOVER_TIME)
     deadline = loop.time() + GONE_DEADLINE
     ended: Dict[int, str] = {}
-    while loop.time() < deadline:
+    # One look can miss a process that changes its parent meanwhile. A dead parent counts until it is waited for, and by then the kernel
+    # has given us its children: so two looks in a row that find nothing at all are the end.
+    empty_looks = 0
+    while empty_looks < 2 and loop.time() < deadline:
         kept = {process for pid in keep for process in (pid, *machine.descendants(pid))}
-        left = [p for p in machine.descendants(os.getpid()) if p not in kept and machine.alive(p)]
-        if not left:
-            break
-        if loop.time() >= kind_until:
-            for pid in left:
+        left = [pid for pid in machine.descendants(os.getpid()) if pid not in kept]
+        empty_looks = 0 if left else empty_looks + 1
+        for pid in left:
+            if loop.time() >= kind_until and machine.alive(pid):
                 ended.setdefault(pid, machine.name(pid))
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.005 if left else 0)
     return list(ended.values())

@@ -74,9 +74,19 @@ def _model(group: Group, task: Any, examples: Any, seed: int) -> Any:
             model(one[0])
         if hasattr(model.optimizer, "build"):  # the legacy ones make their variables at the first step, and restore them then
             model.optimizer.build(model.trainable_variables)
-    # The metrics make theirs at the first use: there it would cost a second trace of the training, and fail with several devices.
-    tf.function(lambda: group.strategy.run(model.test_step, args=(one,))).get_concrete_function()
+    _make_metrics(group, model, one)
     return model, keras
+
+
+def _make_metrics(group: Group, model: Any, one: Any) -> None:
+    """Metrics make their variables at the first use, which inside a tf.function costs a second trace, and with several devices fails."""
+    import tensorflow as tf
+
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")  # it would warn that a step outside of a tf.function is slow
+    group.strategy.run(model.test_step, args=(one,))
+    logger.setLevel(level)
 
 
 def _training(options: argparse.Namespace, group: Group, model: Any, examples: Any) -> loops.Training:

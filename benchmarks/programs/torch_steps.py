@@ -14,6 +14,7 @@ first = True
 while True:
     dist.all_reduce(value)
     if first:
-        print("step", dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"], os.getpid(), time.monotonic(), flush=True)
+        said = ("step", dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"], os.getpid(), time.monotonic())
+        os.write(1, (" ".join(map(str, said)) + "\n").encode())  # print under torchrun's `python -u` writes, and tears, word by word
         first = False
     time.sleep(PAUSE)

@@ -138,17 +138,17 @@ class LocalBackend:
 
         async with self._known:
             deadline = asyncio.get_running_loop().time() + GONE_DEADLINE
-            while asyncio.get_running_loop().time() < deadline:
+            empty_looks = 0  # one look can miss a process that changes its parent meanwhile
+            while empty_looks < 2 and asyncio.get_running_loop().time() < deadline:
                 agents = {process.pid for process in self._agents.values()}
                 left = [child for child in psutil.Process().children() if child.pid not in agents]
-                if not left:
-                    return
+                empty_looks = 0 if left else empty_looks + 1
                 for child in left:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         child.kill()
                     with contextlib.suppress(ChildProcessError):
                         os.waitpid(child.pid, os.WNOHANG)
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.005 if left else 0)
 
 
 def _private(path: str, flags: int) -> int:

@@ -109,7 +109,7 @@ def custom():
     m = model(compiled=False)
     with strategy.scope():
         optimizer = keras.optimizers.SGD(0.1)
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none" if keras.__version__ >= "3" else "NONE")
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
 
     @tf.function
     def step(iterator):

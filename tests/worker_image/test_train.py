@@ -23,7 +23,7 @@ import tensorflow as tf
 
 def build_model():
     layers = tf.keras.layers
-    model = tf.keras.Sequential([tf.keras.Input((4,)), layers.Dense(8, activation="tanh"), layers.Dense(1)])
+    model = tf.keras.Sequential([tf.keras.Input((4,)), layers.Dense(8, activation="tanh"), layers.Dropout(0.2), layers.Dense(1)])
     rate = float(os.environ.get("RATE", "0.01"))
     optimizer = tf.keras.optimizers.Adam(rate) if rate < 1 else tf.keras.optimizers.SGD(rate)
     model.compile(optimizer=optimizer, loss=loss)
@@ -96,7 +96,7 @@ def test_both_loops_train_the_same(task: str, tmp_path: Path) -> None:
 def test_an_interrupted_training_ends_as_if_it_had_not_been(
     loop: str, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Resumed in the middle of an epoch, a run ends with the same weights and optimizer, bit for bit."""
+    """Resumed in the middle of an epoch, a run ends with the same weights, optimizer and dropout, bit for bit."""
     common = ["--task", task, "--loop", loop, "--batch-size", 10, "--epochs", 3, "--checkpoint-steps", 4, "--steps-per-call", 3]
     assert run(*common, "--checkpoint-dir", tmp_path / "whole") == 0
     monkeypatch.setenv("BAD_EXAMPLE", "17")
