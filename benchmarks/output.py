@@ -20,7 +20,7 @@ from benchmarks.programs.lines import line_of
 WORKERS = 2
 LINES = 1_000_000
 PROGRAM = (PROGRAMS / "lines.py", LINES)
-PREFIX = re.compile(rb"\[(?:default)?(\d)\]: ?|\[(\d)\] ")  # torchrun's, tfrun's
+LINE = re.compile(rb"(?:\[(?P<tfrun>\d)\] |\[default(?P<torchrun>\d)\]:)(?P<text>worker \d step (?P<number>\d+) .*)\n")
 LOOK = 0.02  # seconds between two looks at the launcher's memory
 
 
@@ -60,18 +60,19 @@ def run(command: Sequence[object], sink: str) -> tuple[float, float, int]:
 
 
 def wrong_lines(captured: Path) -> int:
-    """Lines that are missing, out of their worker's order, or not whole; lines that no worker wrote count too."""
-    following = [0] * WORKERS
-    strange = 0
+    """How many lines of the workers are not there whole, with their worker's prefix, and after the line before."""
+    last = [-1] * WORKERS
+    right = 0
     with captured.open("rb") as file:
         for line in file:
-            match = PREFIX.match(line)
-            worker = int(match[1] or match[2]) if match else 0
-            if match and line[match.end() :] == line_of(worker, following[worker]).encode() + b"\n":
-                following[worker] += 1
-            else:
-                strange += 1
-    return max(strange, sum(LINES - count for count in following))
+            match = LINE.match(line)
+            if not match:
+                continue
+            worker, number = int(match["tfrun"] or match["torchrun"]), int(match["number"])
+            if number > last[worker] and match["text"] == line_of(worker, number).encode():
+                last[worker] = number
+                right += 1
+    return WORKERS * LINES - right
 
 
 def _follow_memory(launcher: subprocess.Popen[bytes]) -> float:

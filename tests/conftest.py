@@ -25,16 +25,19 @@ IMPORTED = 200_000_000  # bytes: no TensorFlow is smaller
 HANDSHAKE_DEADLINE = 90.0  # seconds: two TensorFlow imports on a busy machine
 
 
+_ENTER = Path(__file__).parent / "programs" / "within"
+
+
 class Run:
     """One `tfrun run` under way."""
 
-    def __init__(self, arguments: list[str], cwd: Path, mark: str, env: dict[str, str]) -> None:
+    def __init__(self, arguments: list[str], cwd: Path, mark: str, env: dict[str, str], within: Path | None) -> None:
         self.cwd = cwd
         self._mark = mark
         self._err = (cwd / f"stderr-{uuid.uuid4().hex[:6]}").open("w+b")
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [str(TFRUN), "run", *arguments],
+            [*((_ENTER, within) if within else ()), TFRUN, "run", *arguments],
             cwd=cwd,
             env={**os.environ, **env, MARK: mark},
             stdin=subprocess.DEVNULL,
@@ -155,8 +158,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Start `tfrun run …` in an empty folder; afterwards nothing of it may be left."""
     runs: list[Run] = []
 
-    def begin(*arguments: object, cwd: Path = tmp_path, **env: str) -> Run:
-        runs.append(Run([str(a) for a in arguments], cwd, uuid.uuid4().hex, env))
+    def begin(*arguments: object, cwd: Path = tmp_path, within: Path | None = None, **env: str) -> Run:
+        runs.append(Run([str(a) for a in arguments], cwd, uuid.uuid4().hex, env, within))
         return runs[-1]
 
     yield begin
@@ -174,6 +177,27 @@ def finish(start: Start) -> Callable[..., Run]:
         return run
 
     return complete
+
+
+@pytest.fixture
+def memory_limit() -> Iterator[Callable[[int], Path]]:
+    """A memory control group of so many bytes; skips where this system lets us make none."""
+    made: list[Path] = []
+
+    def limited(limit: int) -> Path:
+        v1 = Path("/sys/fs/cgroup/memory")
+        folder = (v1 if v1.is_dir() else Path("/sys/fs/cgroup")) / f"tfrun-test-{uuid.uuid4().hex[:8]}"
+        try:
+            folder.mkdir()
+            made.append(folder)
+            (folder / ("memory.limit_in_bytes" if v1.is_dir() else "memory.max")).write_text(str(limit))
+        except OSError as e:
+            pytest.skip(f"no memory control group can be made here ({e.strerror})")
+        return folder
+
+    yield limited
+    for folder in made:
+        folder.rmdir()
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from types import ModuleType
 from typing import Any, Callable, Optional, Sequence
 
 TRAINER = "keras.src.backend.tensorflow.trainer"  # Keras 3 alone has a module of this name; Keras 2 and tf_keras need no fix
-FIRST_RIGHT = (3, 10)  # before, the replicas drift apart (to 3.6) or the metrics are wrong (to 3.9), and a fit that fails is the better one
+# With older ones the replicas drift apart (to 3.4), the steps are too large (to 3.7) or the metrics are wrong (to 3.9): better to fail.
+FIRST_RIGHT = (3, 10)
 
 Note = Callable[[str], None]
 
