@@ -37,7 +37,7 @@ def in_turn(runs: int, *contenders: Callable[[], float]) -> list[list[float]]:
     """Run A B A B …, so that what disturbs the machine disturbs all of them. Returns each contender's values; no run is left out."""
     values: list[list[float]] = [[] for _ in contenders]
     for _ in range(runs):
-        for found, contender in zip(values, contenders):
+        for found, contender in zip(values, contenders, strict=True):
             found.append(contender())
     return values
 

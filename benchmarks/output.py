@@ -1,4 +1,4 @@
-"""2 workers × 1,000,000 lines through the launcher, to a file and to a pipe that is read: time, lost or torn lines, memory of the launcher.
+"""2 workers print 1,000,000 lines each, to a file and to a pipe that is read: time, lost or torn lines, memory of the launcher.
 
 torchrun beside it with --tee 3, which also writes logs and prefixes. Every line of both is compared with what it must be.
 """

@@ -57,14 +57,13 @@ def train(strategy, counter, checkpoints, steps, options):
         one_step()
         time.sleep(options.pause)
         done = step + 1
-        asked = report.save_due() if report else None
+        asked = report.save_due() if report else False
         if report:
             report.progress(done, options.steps, counter=float(counter.numpy()))
-        if asked is not None or done % options.every == 0 or done == options.steps:
+        if asked or done % options.every == 0 or done == options.steps:
             checkpoints.save(done)
-        if asked is not None:
-            report.saved(done)
         if asked:
+            report.saved(done)
             sys.exit(LEFT_AFTER_SAVE)
 
 

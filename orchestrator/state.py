@@ -219,7 +219,7 @@ def _save_target(state: State, index: int, message: SaveTarget, _at: float) -> S
     others = [i for i in state.having(Status.ENDING) if i != index]
     if not others:
         return state, [Send(index, SaveGo(ok=True))]
-    return state, [Send(i, SaveAt(message.boundary, leave=True)) for i in others]
+    return state, [Send(i, SaveAt(message.boundary)) for i in others]
 
 
 def _save_noted(state: State, index: int, message: SaveNoted, _at: float) -> Step:
@@ -345,7 +345,7 @@ def _end_attempt(state: State, failure: Failure | None, at: float, grace: float,
     failures = (*state.failures, failure) if failure else state.failures
     state = replace(state, phase=Phase.ENDING, since=at, failures=failures)
     if can_save:
-        return replace(state, saving=Saving(running[0]), end_at=at + grace), [Send(running[0], AskSave(leave=True))]
+        return replace(state, saving=Saving(running[0]), end_at=at + grace), [Send(running[0], AskSave())]
     settled, actions = _settle(state, at)
     return settled, [*(Send(i, End(state.attempt, grace, stacks)) for i in running), *actions]
 

@@ -82,7 +82,7 @@ class Link:
         """Report now, not at the next pulse."""
         os.write(self._wake_write, b"!")
 
-    def boundary(self) -> Optional[bool]:
+    def boundary(self) -> bool:
         """See report.save_due."""
         return self._save.boundary()
 
@@ -132,7 +132,6 @@ class _Save:
         self._link = link
         self._count = 0
         self._asked = False
-        self._leave = False
         self._target: Optional[int] = None
         self._go = threading.Event()
         self._lock = threading.Lock()
@@ -140,18 +139,18 @@ class _Save:
     def handle(self, message: Message) -> None:
         with self._lock:
             if isinstance(message, protocol.AskSave):
-                self._asked, self._leave = True, message.leave
+                self._asked = True
             elif isinstance(message, protocol.SaveAt):
                 ok = message.boundary > self._count
                 if ok:
-                    self._target, self._leave = message.boundary, message.leave
+                    self._target = message.boundary
                 self._link.send(protocol.SaveNoted(ok))
             elif isinstance(message, protocol.SaveGo):
                 if not message.ok:
                     self._target = None
                 self._go.set()
 
-    def boundary(self) -> Optional[bool]:
+    def boundary(self) -> bool:
         if not self.offered:
             self.offered = True
             self._link.wake()
@@ -165,7 +164,7 @@ class _Save:
         if asked and not self._go.wait(SAVE_AGREEMENT):
             self._target = None
         with self._lock:
-            if self._target is None or self._count < self._target:
-                return None
-            self._target = None
-            return self._leave
+            due = self._target is not None and self._count >= self._target
+            if due:
+                self._target = None
+            return due

@@ -54,12 +54,11 @@ class Training:
     def _save_where_due(self, before: int, checkpoints: Checkpoints) -> None:
         every = self.checkpoint_steps
         asked = report.save_due()
-        if asked is not None or self._epoch_ended() or (every and self.step // every > before // every):
+        if asked or self._epoch_ended() or (every and self.step // every > before // every):
             with report.activity("checkpoint"):
                 checkpoints.save(self.step)
-        if asked is not None:
-            report.saved(self.step)
         if asked:
+            report.saved(self.step)
             sys.exit(protocol.LEFT_AFTER_SAVE)
 
 

@@ -195,9 +195,7 @@ class Note(Message):
 
 @dataclass(frozen=True)
 class AskSave(Message):
-    """Controller → one worker: choose the boundary at which all save. leave: exit with LEFT_AFTER_SAVE afterwards."""
-
-    leave: bool
+    """Controller → one worker: choose the boundary at which all save and leave."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +210,6 @@ class SaveAt(Message):
     """Controller → the others."""
 
     boundary: int
-    leave: bool
 
 
 @dataclass(frozen=True)

@@ -32,14 +32,14 @@ def activity(name: str) -> ContextManager[None]:
     return link.activity(name) if link else contextlib.nullcontext()
 
 
-def save_due() -> Optional[bool]:
+def save_due() -> bool:
     """Call after every step (or call of several steps), the same number of times on every worker.
 
-    Returns None nearly always. Anything else asks for a checkpoint here and now, on every worker at the same step: write it, call
-    `saved`, and where the value is True, leave with `sys.exit(protocol.LEFT_AFTER_SAVE)`. May wait up to 10 s for the other workers.
+    False nearly always. True asks every worker for a checkpoint here and now, at the same step: write it, call `saved`, and leave with
+    `sys.exit(42)`. May wait up to 10 s for the other workers.
     """
     link = Link.here()
-    return link.boundary() if link else None
+    return link.boundary() if link else False
 
 
 def saved(step: int) -> None:

@@ -92,7 +92,8 @@ def _make_metrics(group: Group, model: Any, one: Any) -> None:
 def _training(options: argparse.Namespace, group: Group, model: Any, examples: Any) -> loops.Training:
     training_set = data.training_set(examples, options.batch_size * group.replicas, options.seed, options.cache)
     meaning = {"global batch": training_set.global_batch, "examples": training_set.count, "seed": options.seed}
-    _agree(group, meaning)
+    saving = {"checkpoint steps": options.checkpoint_steps, "having a checkpoint directory": int(bool(options.checkpoint_dir))}
+    _agree(group, {**meaning, **saving, "epochs": options.epochs, "steps per call": options.steps_per_call})
     checkpoints = Checkpoints(options.checkpoint_dir, group, model, meaning) if options.checkpoint_dir else None
     training = loops.Training(group, training_set, options.epochs, checkpoints, options.checkpoint_steps)
     if checkpoints:
@@ -107,9 +108,9 @@ def _training(options: argparse.Namespace, group: Group, model: Any, examples: A
     return training
 
 
-def _agree(group: Group, meaning: Dict[str, int]) -> None:
+def _agree(group: Group, numbers: Dict[str, int]) -> None:
     """Workers that differ here would make different numbers of steps, and the others would wait for them for ever."""
-    for name, value in meaning.items():
+    for name, value in numbers.items():
         values = group.gather(value)
         if len(set(values)) > 1:
             raise TrainError(f"the workers differ in {name}: {values}; give each the same options and the same data")

@@ -22,7 +22,7 @@ class NoBackend:
     def __init__(self, agents: int) -> None:
         self._missing = agents
 
-    async def launch(self, worker: int, incarnation: int, meeting: Meeting, gone: Gone) -> None:
+    async def launch(self, _worker: int, _incarnation: int, meeting: Meeting, _gone: Gone) -> None:
         """See Backend."""
         self._missing -= 1
         if self._missing == 0:

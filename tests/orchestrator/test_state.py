@@ -363,8 +363,8 @@ def saving_group() -> Group:
 def test_a_preempted_worker_makes_everyone_save_at_the_same_step() -> None:
     """SIGTERM to one worker: one names the boundary, the others note it, then all save, and only that worker is replaced."""
     group = saving_group()
-    assert group.say(1, Leaving()) == [Send(0, AskSave(leave=True))]
-    assert group.say(0, SaveTarget(9)) == [Send(1, SaveAt(9, leave=True)), Send(2, SaveAt(9, leave=True))]
+    assert group.say(1, Leaving()) == [Send(0, AskSave())]
+    assert group.say(0, SaveTarget(9)) == [Send(1, SaveAt(9)), Send(2, SaveAt(9))]
     assert group.say(1, SaveNoted(ok=True)) == []
     assert group.say(2, SaveNoted(ok=True)) == [Send(0, SaveGo(ok=True))]
     group.say(0, Saved(9))

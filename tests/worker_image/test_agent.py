@@ -21,7 +21,7 @@ def test_a_fork_of_the_program_is_not_the_program(finish: Finish, tmp_path: Path
     )
     run = finish("p.py")
     assert run.process.returncode == 0, run.report()
-    assert run.lines == ["[0] None"]
+    assert run.lines == ["[0] False"]
 
 
 def test_report_is_harmless_outside_tfrun() -> None:

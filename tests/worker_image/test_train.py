@@ -201,7 +201,7 @@ BAD_TASKS = {
     "a syntax error": ("def build_model(:", "the task can't be read"),
     "no build_model": ("build_dataset = print", "has no function build_model"),
     "no build_dataset": ("build_model = print", "has no function build_dataset"),
-    "no model": ("build_model = build_dataset = lambda *a: None", "build_model() returned nothing, not a Keras model"),
+    "no model": (TASK.replace("    return model", "    return None"), "build_model() returned nothing, not a Keras model"),
     "not compiled": (TASK.replace("model.compile(", "dict("), "without an optimizer"),
     "no dataset": (TASK.replace("return tf.data.Dataset", "return [] and tf.data.Dataset"), "not a tf.data.Dataset"),
     "no pairs": (TASK.replace("from_tensor_slices((x, y))", "from_tensor_slices(x)"), "not pairs (x, y)"),

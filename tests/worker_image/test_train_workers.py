@@ -19,7 +19,7 @@ tf = pytest.importorskip("tensorflow")
 
 from worker_image import checkpoint_files, protocol, train  # noqa: E402 # the import above may skip this file
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(300)]  # ten imports of TensorFlow, on a machine that may be busy
 
 ROOT = Path(__file__).parents[2]
 TRAIN = ["-m", "worker_image.train"]
@@ -169,7 +169,7 @@ def test_a_worker_saves_and_leaves_when_asked(processes: Processes, tmp_path: Pa
         child = subprocess.Popen(command, env=_environment(), pass_fds=[theirs.fileno()], start_new_session=True, text=True)
     processes.append(child)
     with ours, ours.makefile("rb") as said:
-        ours.sendall(protocol.encode(protocol.AskSave(leave=True)))
+        ours.sendall(protocol.encode(protocol.AskSave()))
         heard = []
         for line in said:
             heard.append(protocol.decode(line))
