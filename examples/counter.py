@@ -34,8 +34,8 @@ def main():
     train(strategy, counter, checkpoints, range(first, options.steps), options)
     replicas, found = strategy.num_replicas_in_sync, int(counter.numpy())
     if found != replicas * options.steps:
-        sys.exit(f"counter {found} is not replicas {replicas} × steps {options.steps} = {replicas * options.steps}")  # meant
-    print(f"counter {found} = replicas {replicas} × steps {options.steps}", flush=True)  # meant
+        sys.exit(f"counter {found} is not replicas {replicas} × steps {options.steps} = {replicas * options.steps}")
+    print(f"counter {found} = replicas {replicas} × steps {options.steps}", flush=True)
 
 
 def arguments():

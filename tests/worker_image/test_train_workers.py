@@ -148,7 +148,7 @@ def test_a_counter_loses_no_step_and_repeats_none(processes: Processes, tmp_path
     for code, said in ended(start(processes, command, command)):
         assert code == 0, said
         assert re.search(r"starting after step (6|7|8|9|1\d)\d$", said, re.MULTILINE), said
-        assert said.endswith("counter 300 = replicas 2 × steps 150\n")  # the program says it so
+        assert said.endswith("counter 300 = replicas 2 × steps 150\n")
 
 
 UNDER_AN_AGENT = """
