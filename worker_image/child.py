@@ -84,17 +84,8 @@ class Child:
         return self.process.pid
 
     def reserve_port(self, host: str) -> str:
-        """Keep a free port for this child's TensorFlow server; returns host:port.
-
-        The socket is bound on all interfaces, as TensorFlow's will be, and never listens: while it is open the kernel gives the port to
-        nobody else, but lets a server that sets SO_REUSEADDR (gRPC does) bind and listen there.
-        """
-        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-        self.reservation = socket.socket(family, socket.SOCK_STREAM)
-        if family == socket.AF_INET6:
-            self.reservation.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        self.reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.reservation.bind(("", 0))
+        """Keep a free port for this child's TensorFlow server until the child is gone; returns host:port."""
+        self.reservation = reserved_port()
         return f"{host}:{self.reservation.getsockname()[1]}"
 
     def run(self, orders: Run) -> None:
@@ -230,6 +221,21 @@ _NAMED = {int(number) for number in MEANINGS} | {int(signal.SIGINT), int(signal.
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
+
+
+def reserved_port() -> socket.socket:
+    """A socket that keeps a free port for someone else.
+
+    It is bound on all interfaces, as TensorFlow's server will be, and never listens: while it is open the kernel gives the port to nobody
+    else, but lets a server that sets SO_REUSEADDR (gRPC's does) bind and listen there.
+    """
+    dual = socket.has_dualstack_ipv6()
+    kept = socket.socket(socket.AF_INET6 if dual else socket.AF_INET, socket.SOCK_STREAM)
+    if dual:
+        kept.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("", 0))
+    return kept
 
 
 def _signs(report: Beat) -> Tuple[object, ...]:

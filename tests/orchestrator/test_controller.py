@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -307,3 +309,8 @@ def test_a_pause_of_the_controller_loses_nobody() -> None:
         await hang_up()
 
     asyncio.run(main())
+
+
+def test_deadlines_do_not_follow_the_time_of_day() -> None:
+    """E41: a clock that is set an hour back or forth changes no deadline."""
+    assert inspect.signature(Controller).parameters["clock"].default is time.monotonic
