@@ -13,6 +13,7 @@ import ctypes
 import os
 import signal
 import sys
+import traceback
 from dataclasses import dataclass
 from typing import Any, Coroutine, List, NoReturn, Optional
 
@@ -80,13 +81,21 @@ class Agent:
         try:
             return await self._exit
         finally:
-            for task in self._tasks:
+            for task in list(self._tasks):
                 task.cancel()
             await self._leave_nothing()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks = [task for task in self._tasks if not task.done()]
-        self._tasks.append(asyncio.ensure_future(work))
+        task = asyncio.ensure_future(work)
+        self._tasks.append(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.remove(task)
+        error = None if task.cancelled() else task.exception()
+        if error:  # a bug of ours: better a lost worker, which is replaced, than one that never answers
+            traceback.print_exception(type(error), error, error.__traceback__)
+            self._finish(1)
 
     # ---- the connection ----
 
