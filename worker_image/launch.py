@@ -25,6 +25,7 @@ from worker_image.scan import Findings, scan
 
 STACKS_SIGNAL = signal.SIGRTMIN + 11  # writes all Python stacks to stderr; real-time, so that no program's own use is in the way
 LOW_PRIORITY = 19  # the niceness of a standby's imports: training comes first
+_OURS = os.path.dirname(os.path.abspath(__file__))
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -46,7 +47,7 @@ def main(argv: List[str]) -> NoReturn:
     os.environ["TF_CONFIG"] = json.dumps(orders.tf_config)
     _warn(found, link)
     link.start()
-    if "--no-compat" not in flags and len(orders.tf_config["cluster"]["worker"]) > 1:
+    if "--no-compat" not in flags and sum(map(len, orders.tf_config["cluster"].values())) > 1:
         from worker_image import keras_compat
 
         keras_compat.install(lambda text: link.send(protocol.Note(text)))
@@ -171,13 +172,13 @@ def _describe(e: BaseException, tb: Optional[types.TracebackType]) -> protocol.R
 
 
 def _where(e: BaseException, tb: Optional[types.TracebackType]) -> str:
-    """The deepest line that is the user's own: not a library's, not the standard library's."""
+    """The deepest line that is the user's own: not a library's, not the standard library's, not ours."""
     if isinstance(e, SyntaxError) and e.filename:
         return f"{os.path.basename(e.filename)}:{e.lineno}"
     place = ""
     while tb:
         path = tb.tb_frame.f_code.co_filename
-        if not place or not ("site-packages" in path or path.startswith((sys.base_prefix, "<"))):
+        if not place or not ("site-packages" in path or path.startswith((sys.base_prefix, _OURS, "<"))):
             place = f"{os.path.basename(path)}:{tb.tb_lineno}"
         tb = tb.tb_next
     return place
