@@ -129,7 +129,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--task", required=True, help="digits, a path to a .py file, or a module's dotted name")
-    add("--strategy", choices=strategies.NAMES, default="auto", help="default: auto, by what is there")
+    wanted = os.environ.get("TFRUN_STRATEGY", "auto")
+    add("--strategy", choices=strategies.NAMES, default=wanted, help="default: TFRUN_STRATEGY, else auto, by what is there")
     add("--loop", choices=("custom", "fit"), default="custom", help="our own loop (default) or Keras's fit")
     add("--epochs", type=_positive, default=10, help="default: 10")
     add("--batch-size", type=_positive, default=32, help="examples per replica and step; default: 32")

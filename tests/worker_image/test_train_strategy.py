@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import Run
 from worker_image.strategy import choose
 from worker_image.train_errors import WrongInputError
 
@@ -81,3 +84,13 @@ def test_a_contradiction_is_refused(requested: str, environ: dict[str, str], sen
     """What is asked for and what is there must fit, or the user is told how they differ."""
     with pytest.raises(WrongInputError, match=sentence):
         choose(requested, environ, 0)
+
+
+@pytest.mark.tensorflow
+def test_the_job_files_strategy_reaches_the_entrypoint(finish: Callable[..., Run], tmp_path: Path) -> None:
+    """`strategy:` of a job file is what the entrypoint takes; on what it can't be used, it says so and fails."""
+    (tmp_path / "job.yaml").write_text("builtin: digits\nworkers: 2\nstrategy: default\nrestarts: {max: 0}\n")
+    run = finish("job.yaml")
+    assert run.process.returncode == 1
+    assert "train: " in run.log(0, 0), run.report()
+    assert "default" in run.log(0, 0)
