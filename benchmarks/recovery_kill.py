@@ -24,8 +24,8 @@ def main() -> None:
             values.setdefault(f"standby {workers}", []).extend(tfrun_kills(workers, standby=True))
             values.setdefault(f"torchrun {workers}", []).extend(torchrun_kills(workers))
         values.setdefault("fresh 2", []).extend(tfrun_kills(2, standby=False))
-        values.setdefault("import 2", []).append(import_time(2))
-        values.setdefault("import 1", []).append(import_time(1))
+        values.setdefault("import 2", []).extend(import_time(2) for _ in range(KILLS))
+        values.setdefault("import 1", []).extend(import_time(1) for _ in range(KILLS))
     for workers, allowed in WITH_STANDBY.items():
         peer = Peer("torchrun", values[f"torchrun {workers}"])
         report(f"recovery_kill: {workers} workers, standby", "s", values[f"standby {workers}"], Limit(allowed), peer)

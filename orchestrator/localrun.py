@@ -91,8 +91,6 @@ class _Run:
         self.state: State | None = None
 
     async def until_done(self, program: LocalProgram) -> Result:
-        if not self._options.private_network:
-            self._warn_of_open_servers()
         backend = LocalBackend(program, self._job.workers, self._folder.path)
         controller = Controller(_policy(self._job), backend, self)
         loop = asyncio.get_running_loop()
@@ -111,6 +109,8 @@ class _Run:
         self._folder.event("began", attempt=attempt)
         if attempt:
             self.printer.say(f"attempt {attempt} runs on every worker")
+        elif not self._options.private_network:
+            self._warn_of_open_servers()  # not before: it would hold up the start
 
     def opened(self, worker: int, log: str) -> None:
         self.printer.follow(worker, self._folder.log(worker, log), self._job.workers)
