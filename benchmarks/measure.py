@@ -65,8 +65,8 @@ def report(what: str, unit: str, values: Sequence[float], limit: Limit | None = 
     if peer and peer.values:
         line |= {"peer": peer.name, **_summary("peer_", peer.values)}
         theirs = statistics.median(peer.values)
-        found |= {"ratio": found["value"] / theirs, "difference": found["value"] - theirs}
-        line |= {"ratio": _rounded(found["ratio"]), "difference": _rounded(found["difference"])}
+        found |= {"difference": found["value"] - theirs, **({"ratio": found["value"] / theirs} if theirs else {})}
+        line |= {name: _rounded(found[name]) for name in ("ratio", "difference") if name in found}
     if limit:
         line |= {"target": f"{limit.of} <= {limit.at_most:g}", "met": found[limit.of] <= limit.at_most}
     print(json.dumps({**line, **more}), flush=True)
