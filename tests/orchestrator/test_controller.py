@@ -188,7 +188,8 @@ def test_garbage_ends_only_its_own_connection(garbage: bytes) -> None:
         await stranger.hear()
         stranger.writer.write(garbage)
         stranger.writer.write_eof()
-        assert await stranger.reader.read() == b""
+        with contextlib.suppress(ConnectionResetError):  # how the kernel closes a connection with unread bytes
+            assert await stranger.reader.read() == b""
         _, answer = await join(address, 0)
         assert isinstance(answer, Welcome)
         controller.stop(2)
