@@ -17,7 +17,7 @@ demo: .venv/ready ## train the handwritten digits on 2 workers
 test: .venv/ready oldest lint ## everything: linters, types, import rules, tests, coverage
 	rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest
-	$(BIN)/coverage combine --quiet
+	-$(BIN)/coverage combine --quiet  # a launcher that a test killed may leave half a file; the report below is what counts
 	$(BIN)/coverage report
 
 unit: .venv/ready ## the tests that start no TensorFlow: seconds
