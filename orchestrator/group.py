@@ -103,7 +103,6 @@ class Saving:
     """A coordinated save under way (worker_image/protocol.py tells how)."""
 
     leader: int
-    boundary: int | None = None
     noted: frozenset[int] = frozenset()
     saved: frozenset[int] = frozenset()
 

@@ -212,10 +212,8 @@ def _note(state: State, _index: int, message: Note, _at: float) -> Step:
 
 
 def _save_target(state: State, index: int, message: SaveTarget, _at: float) -> Step:
-    saving = state.saving
-    if not saving or saving.leader != index:
+    if not state.saving or state.saving.leader != index:
         return state, [Send(index, SaveGo(ok=False))]
-    state = replace(state, saving=replace(saving, boundary=message.boundary))
     others = [i for i in state.having(Status.ENDING) if i != index]
     if not others:
         return state, [Send(index, SaveGo(ok=True))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from orchestrator import jobfile, names, spec
 from orchestrator.errors import InvalidJobError
 
+Refuse = Callable[["str | bytes"], str]
+
 
 @pytest.fixture
-def refuse(tmp_path: Path):  # type: ignore[no-untyped-def]
+def refuse(tmp_path: Path) -> Refuse:
     def refused(text: str | bytes) -> str:
         path = tmp_path / "job.yaml"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -62,16 +65,14 @@ def test_a_builtin_runs_the_shared_entrypoint() -> None:
         ("1000000", "workers is 1000000; it must be at most 100000"),
     ],
 )
-def test_a1_workers(refuse, value: str, says: str) -> None:  # type: ignore[no-untyped-def]
+def test_a1_workers(refuse: Refuse, value: str, says: str) -> None:
     """A1: a number of workers that is none is refused with the value and the rule."""
     assert says in refuse(f"program: a.py\nworkers: {value}")
 
 
-@pytest.mark.parametrize("name", ["Train", "1st", "x" * 51, "a_b", "a-", "../etc", "a/b", "''", "a\\n"])
-def test_a2_names(refuse, name: str) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("name", ["Train", "1st", "x" * 51, "a_b", "a-", "../etc", "a/b", "a\\n"])
+def test_a2_names(refuse: Refuse, name: str) -> None:
     """A2: what can't become a DNS label, or a folder's name, is no job name."""
-    if name == "''":
-        return
     assert "it must be lower-case letters, digits and '-'" in refuse(f'program: a.py\nname: "{name}"')
 
 
@@ -85,7 +86,7 @@ def test_a2_names(refuse, name: str) -> None:  # type: ignore[no-untyped-def]
         ("1: 2", "the key 1 is not text"),
     ],
 )
-def test_a3_keys(refuse, text: str, says: str) -> None:  # type: ignore[no-untyped-def]
+def test_a3_keys(refuse: Refuse, text: str, says: str) -> None:
     """A3: an unknown key is never ignored."""
     assert says in refuse(text)
 
@@ -108,7 +109,7 @@ def test_a3_keys(refuse, text: str, says: str) -> None:  # type: ignore[no-untyp
         ("x: \0", "not valid YAML"),
     ],
 )
-def test_a4_yaml(refuse, text: str | bytes, says: str) -> None:  # type: ignore[no-untyped-def]
+def test_a4_yaml(refuse: Refuse, text: str | bytes, says: str) -> None:
     """A4: duplicate keys, tabs, byte order marks, tags, aliases: refused, never guessed."""
     assert says in refuse(text)
 
@@ -116,7 +117,7 @@ def test_a4_yaml(refuse, text: str | bytes, says: str) -> None:  # type: ignore[
 @pytest.mark.parametrize(
     "bomb", ["a: " + "x" * 50_000_000, "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{f'*a{i - 1},' * 9}]\n" for i in range(1, 30))]
 )
-def test_a4_bombs_cost_nothing(refuse, bomb: str) -> None:  # type: ignore[no-untyped-def]
+def test_a4_bombs_cost_nothing(refuse: Refuse, bomb: str) -> None:
     """A4: a huge file and an alias bomb are refused within a second and 100 MB."""
     before, started = psutil.Process().memory_info().rss, time.process_time()
     message = refuse(bomb)
@@ -126,13 +127,13 @@ def test_a4_bombs_cost_nothing(refuse, bomb: str) -> None:  # type: ignore[no-un
 
 
 @pytest.mark.parametrize("name", ["TF_CONFIG", "JOB_COMPLETION_INDEX", "TPU_WORKER_ID", "TFRUN_WORKER"])
-def test_a10_reserved_variables(refuse, name: str) -> None:  # type: ignore[no-untyped-def]
+def test_a10_reserved_variables(refuse: Refuse, name: str) -> None:
     """A10: a job can't set what tells its workers apart."""
     assert f"env sets {name}, which tfrun sets for each worker; remove it" in refuse(f"program: a\nenv: {{{name}: x}}")
 
 
 @pytest.mark.parametrize("name", ["MY_TOKEN", "PASSWORD", "AWS_SECRET", "WANDB_API_KEY", "aws_access_key"])
-def test_f46_secrets_in_env(refuse, name: str) -> None:  # type: ignore[no-untyped-def]
+def test_f46_secrets_in_env(refuse: Refuse, name: str) -> None:
     """F46: a literal secret has no place in a job file, and the refusal does not show it."""
     message = refuse(f"program: a\nenv: {{{name}: canary}}")
     assert f"env holds a secret in {name}" in message
@@ -140,7 +141,7 @@ def test_f46_secrets_in_env(refuse, name: str) -> None:  # type: ignore[no-untyp
 
 
 @pytest.mark.parametrize("args", ["['--api-key=canary']", "[--password, canary]", "['--hf_token', canary]"])
-def test_f46_secrets_in_args(refuse, args: str) -> None:  # type: ignore[no-untyped-def]
+def test_f46_secrets_in_args(refuse: Refuse, args: str) -> None:
     """F46: nor on a command line, which everyone on the machine can read."""
     message = refuse(f"program: a\nargs: {args}")
     assert "args gives a secret with --" in message
@@ -179,7 +180,7 @@ def test_words_that_only_look_like_secrets_pass(args: str, tmp_path: Path) -> No
         ("program: a\nname: " + "x" * 200, "..."),
     ],
 )
-def test_other_values(refuse, text: str, says: str) -> None:  # type: ignore[no-untyped-def]
+def test_other_values(refuse: Refuse, text: str, says: str) -> None:
     """Field, value, rule."""
     assert says in refuse(text)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from worker_image.scan import scan
+from worker_image.scan import Findings, scan
+
+Look = Callable[..., Findings]
 
 
 @pytest.fixture
-def look(tmp_path: Path):  # type: ignore[no-untyped-def]
-    def found(source: str, **beside: str):  # type: ignore[no-untyped-def]
+def look(tmp_path: Path) -> Look:
+    def found(source: str, **beside: str) -> Findings:
         for name, text in beside.items():
             path = tmp_path / name.replace("__", "/")
             path.parent.mkdir(exist_ok=True, parents=True)
@@ -36,12 +39,12 @@ def look(tmp_path: Path):  # type: ignore[no-untyped-def]
         ("x = '\\0'", []),
     ],
 )
-def test_the_frameworks_that_a_program_uses(look, source: str, imports: list[str]) -> None:  # type: ignore[no-untyped-def]
+def test_the_frameworks_that_a_program_uses(look: Look, source: str, imports: list[str]) -> None:
     """TensorFlow is imported early only for programs that import it."""
     assert look(source).imports == imports
 
 
-def test_modules_beside_the_program_count(look) -> None:  # type: ignore[no-untyped-def]
+def test_modules_beside_the_program_count(look: Look) -> None:
     """Imports are followed through the program's own files, also relative ones, and also in a circle."""
     found = look("import model", model="import p\nfrom lib import net", lib____init__="from . import net", lib__net="import tensorflow")
     assert found.imports == ["tensorflow"]
@@ -64,7 +67,7 @@ def test_modules_beside_the_program_count(look) -> None:  # type: ignore[no-unty
         ("import os\nos.putenv('TF_X', '1')", {}, "p.py line 2 sets TF_X"),
     ],
 )
-def test_what_must_be_set_before_the_import(look, source: str, environ: dict[str, str], unsure: str) -> None:  # type: ignore[no-untyped-def]
+def test_what_must_be_set_before_the_import(look: Look, source: str, environ: dict[str, str], unsure: str) -> None:
     """A program's own settings for TensorFlow hold: constants are set early, anything else means no early import."""
     found = look(source)
     assert (found.environ, found.unsure) == (environ, unsure)
@@ -81,7 +84,7 @@ def test_what_must_be_set_before_the_import(look, source: str, environ: dict[str
         ("import os\ndel os.environ['TF_CONFIG']", ""),
     ],
 )
-def test_who_sets_tf_config_itself(look, source: str, place: str) -> None:  # type: ignore[no-untyped-def]
+def test_who_sets_tf_config_itself(look: Look, source: str, place: str) -> None:
     """Named by file and line; a default or a read is fine."""
     assert look(source).sets_tf_config == place
 
