@@ -143,6 +143,15 @@ def test_one_worker_alone_works(finish: Finish) -> None:
     assert "[0] counter 20 = replicas 1" in "\n".join(run.lines), run.report()
 
 
+def test_the_garbage_collector_is_as_a_program_expects(finish: Finish, tmp_path: Path) -> None:
+    """It is off while TensorFlow is imported, on again when the program begins, and leaves TensorFlow's own objects alone."""
+    program = tmp_path / "collector.py"
+    program.write_text("import gc\nimport tensorflow\nprint('collector', gc.isenabled(), gc.get_freeze_count() > 100_000)\n")
+    run = finish(program)
+    assert run.process.returncode == 0, run.report()
+    assert "collector True True" in "\n".join(run.lines), run.report()
+
+
 def test_uneven_steps_are_explained(finish: Finish, tmp_path: Path) -> None:
     """A worker that ends early leaves the others with a lost peer; the user is told that, not only UnavailableError."""
     (tmp_path / "p.py").write_text(
