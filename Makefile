@@ -6,7 +6,9 @@ OLDEST_PYTHON ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.9.*/bin/python
 BIN := .venv/bin
 PIP_FLAGS := --quiet --disable-pip-version-check --require-hashes --no-deps
 
-.PHONY: help demo test unit lint oldest test-pythons test-matrix bench lock clean
+IMAGE_LOCK := --universal --python-version 3.10 --constraint requirements/dev.lock --generate-hashes --no-header --no-annotate --upgrade --quiet
+
+.PHONY: help demo cluster cluster-down test unit lint oldest test-pythons test-matrix bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +50,12 @@ endif
 	.venv-oldest/bin/pip install $(PIP_FLAGS) -r requirements/oldest.lock
 	touch $@
 
+cluster: .venv/ready ## a real Kubernetes on this machine, for the tests (SIMULATED=200: with so many simulated nodes)
+	$(BIN)/python -m tests.cluster up $(if $(SIMULATED),--simulated $(SIMULATED))
+
+cluster-down: .venv/ready ## stop it and leave nothing behind
+	$(BIN)/python -m tests.cluster down
+
 test-pythons: ## the tests that start no TensorFlow, on every Python from 3.10 to 3.13 that is here
 	tests/pythons
 
@@ -62,6 +70,11 @@ lock: ## new exact versions into requirements/ (needs uv)
 		--generate-hashes --no-header --no-annotate --upgrade --quiet -o requirements/dev.lock
 	uv pip compile requirements/oldest.in --universal --python-version 3.9 \
 		--generate-hashes --no-header --no-annotate --upgrade --quiet -o requirements/oldest.lock
+	@# what the images hold: the same versions that were tested here
+	uv pip compile pyproject.toml $(IMAGE_LOCK) -o requirements/controller.lock
+	uv pip compile requirements/worker.in $(IMAGE_LOCK) -o requirements/worker.lock
+	uv pip compile requirements/build.in $(IMAGE_LOCK) -o requirements/build.lock
 
 clean: ## remove what the other targets made
+	test ! -e .cluster || $(MAKE) cluster-down
 	rm -rf .venv .venv-* .tfrun build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,3 @@
+module tfrun.test/pause
+
+go 1.24.0

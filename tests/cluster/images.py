@@ -1,0 +1,160 @@
+"""The images of the tests: built with buildah on a Debian base made by debootstrap, loaded into a node only when their inputs changed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO
+
+from tests.cluster import layout, node
+from tests.cluster.layout import NodeLayout
+from tests.cluster.supervise import ClusterError
+
+RELEASE = "bookworm"
+BASE = f"localhost/{layout.NAME}/base:1"
+_STORE = layout.BUILD / "images"
+_CERTIFICATES = Path("/etc/ssl/certs")
+_PROJECT = ("Dockerfile", "pyproject.toml", "README.md", "LICENSE", "orchestrator", "worker_image", "requirements")
+
+
+@dataclass(frozen=True)
+class Image:
+    """A target of the project's Dockerfile."""
+
+    target: str
+
+    @property
+    def name(self) -> str:
+        """What a pod asks for."""
+        return f"localhost/{layout.NAME}/{self.target}:1"
+
+
+TENSORFLOW, WORKER, CONTROLLER = Image("tensorflow"), Image("worker"), Image("controller")
+ALL = (CONTROLLER, TENSORFLOW, WORKER)
+
+
+def build(say: Callable[[str], None]) -> None:
+    """Build what has changed."""
+    _STORE.mkdir(parents=True, exist_ok=True)
+    _build_base(say)
+    inputs = _digest(path for name in _PROJECT for path in _files(layout.REPO / name))
+    stamp = _STORE / "built"
+    if _read(stamp) == inputs:
+        return
+    for image in ALL:
+        say(f"building the image {image.target}")
+        _buildah(
+            *("build", "--isolation", "chroot", "--layers", "--pull=never", "--build-arg", f"BASE={BASE}"),
+            *("--volume", f"{_CERTIFICATES}:{_CERTIFICATES}:ro"),  # this machine's authorities, for pip
+            *("--target", image.target, "--tag", image.name, "--file", str(layout.REPO / "Dockerfile"), str(layout.REPO)),
+        )
+    _buildah("rmi", "--prune")
+    stamp.write_text(inputs)
+
+
+def load(to: NodeLayout, say: Callable[[str], None]) -> None:
+    """Bring the images that the node does not have, or has in an older state; layers that several share are copied once."""
+    if not _has(to, node.PAUSE_IMAGE):
+        with _single_program(layout.BIN / "pause", node.PAUSE_IMAGE).open("rb") as archive:
+            _import(to, archive)
+    versions = {image: _buildah("inspect", "--type", "image", "--format", "{{.FromImageID}}", image.name).strip() for image in ALL}
+    stamps = {image: to.folder / "images" / image.target for image in ALL}
+    wanted = [image for image in ALL if _read(stamps[image]) != versions[image] or not _has(to, image.name)]
+    if not wanted:
+        return
+    say(f"loading into {to.name}: {', '.join(image.target for image in wanted)}")
+    with TemporaryDirectory(dir=_STORE) as folder:
+        for image in wanted:
+            _buildah("push", "--disable-compression", image.name, f"oci:{folder}:{image.name}")
+        with subprocess.Popen(["tar", "--create", "--directory", folder, "."], stdout=subprocess.PIPE) as archive:
+            assert archive.stdout
+            _import(to, archive.stdout)
+    for image in wanted:
+        stamps[image].parent.mkdir(exist_ok=True)
+        stamps[image].write_text(versions[image])
+
+
+def _build_base(say: Callable[[str], None]) -> None:
+    if _buildah("images", "--quiet", "--filter", f"reference={BASE}").strip():
+        return
+    say(f"making the base image, Debian {RELEASE}")
+    with TemporaryDirectory(dir=_STORE) as folder:
+        root = Path(folder) / "root"
+        _run("debootstrap", "--variant=minbase", "--include=python3,python3-venv,ca-certificates", RELEASE, str(root))
+        for path in (root / "var/cache/apt", root / "var/lib/apt/lists", root / "usr/share/doc", root / "usr/share/man"):
+            shutil.rmtree(path, ignore_errors=True)
+        container = _buildah("from", "scratch").strip()
+        _buildah("add", container, str(root), "/")
+        _buildah("config", "--env", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", container)
+        _buildah("commit", "--rm", container, BASE)
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(p for p in path.rglob("*") if p.is_file() and p.suffix != ".pyc") if path.is_dir() else [path]
+
+
+def _digest(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(repr((str(path.relative_to(layout.REPO)), path.read_bytes())).encode())
+    return digest.hexdigest()
+
+
+def _has(to: NodeLayout, name: str) -> bool:
+    return name in node.ctr(to, "images", "list", "--quiet").stdout.decode().split()
+
+
+def _read(stamp: Path) -> str:
+    return stamp.read_text() if stamp.exists() else ""
+
+
+def _import(to: NodeLayout, archive: IO[bytes]) -> None:
+    done = node.ctr(to, "images", "import", "-", stdin=archive)
+    if done.returncode:
+        raise ClusterError(f"{to.name} does not take the images: {done.stderr.decode().strip()[-1000:]}")
+
+
+def _single_program(program: Path, name: str) -> Path:
+    """An image archive (docker's format) with one static program and nothing else."""
+    layer = _tar({program.name: program.read_bytes()}, 0o755)
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Entrypoint": [f"/{program.name}"], "User": "65535:65535"},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
+    }
+    text = json.dumps(config).encode()
+    file = f"{hashlib.sha256(text).hexdigest()}.json"
+    manifest = [{"Config": file, "RepoTags": [name], "Layers": ["layer.tar"]}]
+    archive = _STORE / f"{program.name}.tar"
+    archive.write_bytes(_tar({file: text, "layer.tar": layer, "manifest.json": json.dumps(manifest).encode()}, 0o644))
+    return archive
+
+
+def _tar(members: dict[str, bytes], mode: int) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, content in members.items():
+            info = tarfile.TarInfo(path)
+            info.size, info.mode = len(content), mode
+            archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _buildah(*arguments: str) -> str:
+    return _run("buildah", "--root", str(_STORE / "store"), "--runroot", str(_STORE / "run"), "--storage-driver", "overlay", *arguments)
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ClusterError(f"`{command[0]}` failed: {(done.stderr or done.stdout).strip()[-2000:]}")
+    return done.stdout
