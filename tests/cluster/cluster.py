@@ -13,10 +13,11 @@ REAL_NODES = layout.NODES[:1]
 def up(say: Callable[[str], None], simulated_nodes: int | None = None) -> None:
     """Start what is not running, and say how to use it. Raises ClusterError."""
     machine.check()
+    machine.claim()
+    machine.prepare()
     machine.install(say)
     programs.build(say)
     images.build(say)
-    machine.claim()
     identities.make()
     network.add_addresses(REAL_NODES)
     supervisor = Supervisor(layout.STATE)

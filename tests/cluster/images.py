@@ -21,6 +21,7 @@ from tests.cluster.supervise import ClusterError
 RELEASE = "bookworm"
 BASE = f"localhost/{layout.NAME}/base:1"
 _STORE = layout.BUILD / "images"
+_BUILT = _STORE / "oci"
 _CERTIFICATES = Path("/etc/ssl/certs")
 _PROJECT = ("Dockerfile", "pyproject.toml", "README.md", "LICENSE", "orchestrator", "worker_image", "requirements")
 
@@ -42,7 +43,7 @@ ALL = (CONTROLLER, TENSORFLOW, WORKER)
 
 
 def build(say: Callable[[str], None]) -> None:
-    """Build what has changed."""
+    """Build what has changed, and keep it as an OCI layout: layers that several images share are in it once."""
     _STORE.mkdir(parents=True, exist_ok=True)
     _build_base(say)
     inputs = _digest(path for name in _PROJECT for path in _files(layout.REPO / name))
@@ -57,29 +58,26 @@ def build(say: Callable[[str], None]) -> None:
             *("--target", image.target, "--tag", image.name, "--file", str(layout.REPO / "Dockerfile"), str(layout.REPO)),
         )
     _buildah("rmi", "--prune")
+    shutil.rmtree(_BUILT, ignore_errors=True)
+    for image in ALL:
+        _buildah("push", image.name, f"oci:{_BUILT}:{image.name}")
     stamp.write_text(inputs)
 
 
 def load(to: NodeLayout, say: Callable[[str], None]) -> None:
-    """Bring the images that the node does not have, or has in an older state; layers that several share are copied once."""
+    """Bring the images, unless the node has just these."""
     if not _has(to, node.PAUSE_IMAGE):
         with _single_program(layout.BIN / "pause", node.PAUSE_IMAGE).open("rb") as archive:
             _import(to, archive)
-    versions = {image: _buildah("inspect", "--type", "image", "--format", "{{.FromImageID}}", image.name).strip() for image in ALL}
-    stamps = {image: to.folder / "images" / image.target for image in ALL}
-    wanted = [image for image in ALL if _read(stamps[image]) != versions[image] or not _has(to, image.name)]
-    if not wanted:
+    index = (_BUILT / "index.json").read_text()
+    stamp = to.folder / "images.json"
+    if _read(stamp) == index and all(_has(to, image.name) for image in ALL):
         return
-    say(f"loading into {to.name}: {', '.join(image.target for image in wanted)}")
-    with TemporaryDirectory(dir=_STORE) as folder:
-        for image in wanted:
-            _buildah("push", "--disable-compression", image.name, f"oci:{folder}:{image.name}")
-        with subprocess.Popen(["tar", "--create", "--directory", folder, "."], stdout=subprocess.PIPE) as archive:
-            assert archive.stdout
-            _import(to, archive.stdout)
-    for image in wanted:
-        stamps[image].parent.mkdir(exist_ok=True)
-        stamps[image].write_text(versions[image])
+    say(f"loading the images into {to.name}")
+    with subprocess.Popen(["tar", "--create", "--directory", str(_BUILT), "."], stdout=subprocess.PIPE) as packing:
+        assert packing.stdout
+        _import(to, packing.stdout)
+    stamp.write_text(index)
 
 
 def _build_base(say: Callable[[str], None]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-POLL = 0.1  # seconds
-END_PATIENCE = 10.0  # seconds between SIGTERM and SIGKILL
+POLL = 0.05  # seconds
+END_DEADLINE = 10.0  # seconds until a killed process must be gone
 LAST_WORDS = 300  # characters of a log line that are shown
 
 
@@ -56,15 +55,14 @@ class Supervisor:
         return started
 
     def end(self, name: str) -> None:
-        """SIGTERM, and SIGKILL for one that does not follow; a frozen one is woken up for it."""
-        process = self.process(name)
-        if process:
+        """SIGKILL: whatever a component has to keep, it keeps in files that survive that."""
+        deadline = time.monotonic() + END_DEADLINE
+        while process := self.process(name):
             with suppress(psutil.NoSuchProcess):
-                process.terminate()
-                process.send_signal(signal.SIGCONT)
-                _gone(process, END_PATIENCE)
                 process.kill()
-                _gone(process, END_PATIENCE)
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{name} (process {process.pid}) does not end {END_DEADLINE:g} s after SIGKILL; look what holds it")
+            time.sleep(POLL)
         self._path(name).unlink(missing_ok=True)
 
     def process(self, name: str) -> psutil.Process | None:
@@ -120,11 +118,6 @@ def _fingerprint(component: Component) -> str:
     program = Path(component.command[0]).stat()
     files = sorted((str(path), text) for path, text in component.files.items())
     return hashlib.sha256(repr((component.command, files, program.st_mtime_ns, program.st_size)).encode()).hexdigest()
-
-
-def _gone(process: psutil.Process, within: float) -> None:
-    with suppress(psutil.TimeoutExpired):
-        process.wait(within)
 
 
 def _last_words(log: Path) -> str:
