@@ -16,14 +16,14 @@ help: ## list the targets
 demo: .venv/ready ## train the handwritten digits on 2 workers
 	$(BIN)/tfrun run -n 2 builtin:digits
 
-test: .venv/ready oldest lint ## everything: linters, types, import rules, tests, coverage
+test: .venv/ready oldest lint ## everything: linters, types, import rules, tests (with the cluster, if one is up), coverage
 	rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest
 	-$(BIN)/coverage combine --quiet  # a launcher that a test killed may leave half a file; the report below is what counts
 	$(BIN)/coverage report
 
-unit: .venv/ready ## the tests that start no TensorFlow: seconds
-	$(BIN)/pytest -m "not tensorflow"
+unit: .venv/ready ## the tests that start no TensorFlow and need no cluster: seconds
+	$(BIN)/pytest -m "not tensorflow and not cluster"
 
 lint: .venv/ready ## ruff, mypy, import-linter
 	$(BIN)/ruff check

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.cluster import control_groups, control_plane, identities, images, layout, machine, network, node, programs, simulated
 from tests.cluster.supervise import Supervisor
-
-REAL_NODES = layout.NODES[:1]
 
 
 def up(say: Callable[[str], None], simulated_nodes: int | None = None) -> None:
@@ -19,18 +18,23 @@ def up(say: Callable[[str], None], simulated_nodes: int | None = None) -> None:
     programs.build(say)
     images.build(say)
     identities.make()
-    network.add_addresses(REAL_NODES)
+    network.add_addresses()
     supervisor = Supervisor(layout.STATE)
     for component in control_plane.components():
         supervisor.start(component)
-    for each in REAL_NODES:
+    supervisor.start(network.proxy())
+    supervisor.start(network.dns())
+
+    def start_node(each: layout.NodeLayout) -> None:
         supervisor.start(node.containerd(each))
         images.load(each, say)
         supervisor.start(node.kubelet(each))
-    supervisor.start(network.proxy())
-    supervisor.start(network.dns())
-    if simulated_nodes is not None:
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(start_node, layout.NODES))
+    if simulated_nodes is not None or "kwok" in supervisor.names():
         supervisor.start(simulated.kwok())
+    if simulated_nodes is not None:
         simulated.nodes(simulated_nodes)
     say(f"the cluster is up; export KUBECONFIG={layout.kubeconfig(layout.ADMIN)} PATH={layout.BIN}:$PATH, then use kubectl")
 

@@ -17,11 +17,12 @@ REQUIRED = bool(os.environ.get("TFRUN_REQUIRE_CLUSTER"))  # CI: tests that would
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = "needs the machine that the cluster runs on, and TFRUN_TEST_KUBECONFIG names another cluster"
     for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker("cluster")
         if OTHER and item.get_closest_marker("machine"):
-            item.add_marker(
-                pytest.mark.skip(reason="needs the machine that the cluster runs on, and TFRUN_TEST_KUBECONFIG names another cluster")
-            )
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")

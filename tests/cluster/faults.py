@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import kubernetes
+import psutil
 from kubernetes.client import V1Pod
 
 from tests.cluster import control_groups, control_plane, layout, node
-from tests.cluster.cluster import REAL_NODES
 from tests.cluster.supervise import Supervisor
 
 PATIENCE = 30.0  # seconds until a fault must show
@@ -99,18 +99,18 @@ def api_frozen() -> Iterator[None]:
 
 
 @contextmanager
-def kubelet_gone(number: int = 0) -> Iterator[None]:
+def kubelet_gone(name: str) -> Iterator[None]:
     """Kill a node's kubelet: the node counts as lost after control_plane.LOST_AFTER seconds, while its pods go on."""
+    (lost,) = (each for each in layout.NODES if each.name == name)
     supervisor = Supervisor(layout.STATE)
-    each = REAL_NODES[number]
-    supervisor.end(f"{each.name}-kubelet")
+    supervisor.end(f"{name}-kubelet")
     try:
         yield
     finally:
-        supervisor.start(node.kubelet(each))
+        supervisor.start(node.kubelet(lost))
 
 
-def _process(supervisor: Supervisor, name: str):
+def _process(supervisor: Supervisor, name: str) -> psutil.Process:
     process = supervisor.process(name)
     assert process, f"{name} is not running; run `make cluster`"
     return process

@@ -11,6 +11,7 @@ from tests.cluster import layout
 from tests.cluster.supervise import Component
 
 INTERFACE = "lo"  # a dummy link would say more, but not every kernel has them
+ADDRESSES = (layout.API, layout.DNS, *(node.address for node in layout.NODES))
 PROXY_HEALTH = "127.0.0.1:10256"
 # A query for the Service of the API server, which every cluster has.
 _QUERY = (
@@ -20,15 +21,10 @@ _QUERY = (
 )
 
 
-def addresses(nodes: tuple[layout.NodeLayout, ...]) -> list[str]:
-    """What `up` adds to the loopback interface and `down` takes away."""
-    return [layout.API, layout.DNS, *(node.address for node in nodes)]
-
-
-def add_addresses(nodes: tuple[layout.NodeLayout, ...]) -> None:
-    """Idempotent."""
+def add_addresses() -> None:
+    """Give the loopback interface the cluster's addresses; idempotent."""
     have = _present()
-    for address in addresses(nodes):
+    for address in ADDRESSES:
         if address not in have:
             subprocess.run(["ip", "address", "add", f"{address}/32", "dev", INTERFACE], check=True, capture_output=True)
 
@@ -36,7 +32,7 @@ def add_addresses(nodes: tuple[layout.NodeLayout, ...]) -> None:
 def remove() -> None:
     """Take away the addresses, and kube-proxy's rules."""
     have = _present()
-    for address in addresses(layout.NODES):
+    for address in ADDRESSES:
         if address in have:
             subprocess.run(["ip", "address", "delete", f"{address}/32", "dev", INTERFACE], check=True, capture_output=True)
     for family in ("ip", "ip6"):

@@ -169,7 +169,7 @@ class Namespace:
         """Events and logs, for whoever reads a failed test."""
         lines = [f"{e.involved_object.name}: {e.reason}: {e.message}" for e in self.cluster.core.list_namespaced_event(self.name).items]
         for pod in self.pods():
-            lines += [f"--- {pod.metadata.name}: {pod.status.phase} {pod.status.reason or ''}", self._log(pod.metadata.name)]
+            lines += [f"--- {pod.metadata.name}: {pod.status.phase} {pod.status.reason or ''}", self._log(pod.metadata.name) or ""]
         return "\n".join(lines)
 
     def audit(self) -> Iterator[Entry]:

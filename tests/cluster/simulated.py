@@ -17,7 +17,7 @@ def kwok() -> Component:
     command = (
         *(str(layout.BIN / "kwok"), f"--kubeconfig={layout.kubeconfig('kwok')}"),
         *(f"--manage-nodes-with-annotation-selector={_ANNOTATION}=fake", "--cidr=10.246.0.0/16", "--server-address=127.0.0.1:10247"),
-        *("--node-lease-duration-seconds=40",),
+        *("--node-lease-duration-seconds=40", f"--config={layout.HERE / 'stages.yaml'}"),
     )
     return Component("kwok", command, lambda: True)
 
@@ -35,8 +35,9 @@ def nodes(count: int) -> None:
 
 def _node(name: str) -> dict[str, object]:
     size = {"cpu": "32", "memory": "256Gi", "pods": "110"}
+    labels = {LABEL: "true", "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
     return {
-        "metadata": {"name": name, "labels": {LABEL: "true"}, "annotations": {_ANNOTATION: "fake"}},
+        "metadata": {"name": name, "labels": labels, "annotations": {_ANNOTATION: "fake"}},
         "spec": {"taints": [{"key": LABEL, "effect": "NoSchedule"}]},
         "status": {"capacity": size, "allocatable": size},
     }

@@ -99,10 +99,11 @@ class Supervisor:
     def _await(self, component: Component) -> None:
         deadline = time.monotonic() + component.patience
         while not component.ready():
+            log = self.log(component.name)
             if not self.process(component.name):
-                raise ClusterError(f"{component.name} ended: {self._last_words(component.name)} (more in {self.log(component.name)})")
+                raise ClusterError(f"{component.name} ended: {_last_words(log)} (more in {log})")
             if time.monotonic() > deadline:
-                raise ClusterError(f"{component.name} is not ready after {component.patience:g} s; see {self.log(component.name)}")
+                raise ClusterError(f"{component.name} is not ready after {component.patience:g} s; see {log}")
             time.sleep(POLL)
 
     def _path(self, name: str) -> Path:

@@ -100,11 +100,12 @@ def test_a_network_is_cut_between_two_pods(cluster: Cluster, namespace: Namespac
 @pytest.mark.machine
 def test_a_node_is_lost_and_comes_back(cluster: Cluster, namespace: Namespace, counting: V1Pod) -> None:
     """Without its kubelet a node counts as lost; its pods go on counting, and are the same when it is back."""
+    node = counting.spec.node_name
 
     def ready() -> str:
-        return next(c.status for c in cluster.core.read_node("node-0").status.conditions if c.type == "Ready")
+        return next(c.status for c in cluster.core.read_node(node).status.conditions if c.type == "Ready")
 
-    with faults.kubelet_gone():
+    with faults.kubelet_gone(node):
         namespace.until(lambda: ready() == "Unknown", "lost node")
         assert faults.processes(counting)
     assert ready() == "True"
