@@ -25,6 +25,7 @@ RUN ${PIP} --require-hashes -r /controller.lock
 COPY pyproject.toml README.md LICENSE /source/
 COPY orchestrator /source/orchestrator
 COPY worker_image /source/worker_image
+COPY k8s /source/k8s
 RUN /opt/pip/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels /source \
  && ${PIP} /wheels/*.whl && /opt/venv/bin/python3 -m compileall -q /opt/venv/lib
 

@@ -81,9 +81,9 @@ class Controller:
         """The group as it is now."""
         return self._state
 
-    async def run(self, host: str) -> Result:
-        """Run the job, with the rendezvous on this address; when it returns, nothing of the job is left."""
-        await self._rendezvous.start(host)
+    async def run(self, host: str, port: int = 0) -> Result:
+        """Run the job, with the rendezvous on this address and port (0: any free one); when it returns, nothing of the job is left."""
+        await self._rendezvous.start(host, port)
         ticking = asyncio.ensure_future(self._tick())
         try:
             self._carry_out(self._pending)

@@ -10,6 +10,8 @@ LOOPBACK = "127.0.0.1"
 RUNS = Path(".tfrun")  # in the current folder, so that the logs of a project stay with it
 LATEST = "latest"
 
+MOUNT = "/tfrun"  # where a worker's pod has what tfrun brings
+
 # A job's name becomes part of DNS names: a label of at most 63 characters, of which "-worker-99999" takes 13.
 NAME_LIMIT = 50
 NAME_RULE = f"lower-case letters, digits and '-', beginning with a letter and not ending in '-', at most {NAME_LIMIT} characters"
@@ -37,3 +39,29 @@ def run_folder(name: str, at: time.struct_time) -> str:
 def worker_folder(worker: int) -> str:
     """Where a worker's logs are, inside the run folder."""
     return f"worker-{worker}"
+
+
+# ---- on Kubernetes ----
+
+JOB_LABEL, ROLE_LABEL, WORKER_LABEL, INCARNATION_LABEL = "tfrun.dev/job", "tfrun.dev/role", "tfrun.dev/worker", "tfrun.dev/incarnation"
+PORT = 2220  # of the controller's rendezvous
+
+
+def controller(job: str) -> str:
+    """The controller's Job, Service, ServiceAccount, Role and RoleBinding."""
+    return f"{job}-controller"
+
+
+def key(job: str) -> str:
+    """The Secret with the group's key, and the ServiceAccount whose token that is."""
+    return f"{job}-key"
+
+
+def files(job: str) -> str:
+    """The ConfigMap with what the pods read."""
+    return f"{job}-files"
+
+
+def worker_job(job: str, worker: int, incarnation: int) -> str:
+    """The Job of one worker that replaces a lost one: at most 63 characters up to worker 99999 and incarnation 999999."""
+    return f"{job}-{worker}-{incarnation}"

@@ -46,10 +46,10 @@ class Rendezvous:
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._server: asyncio.Server | None = None
 
-    async def start(self, host: str) -> None:
-        """Listen on a free port of this address, and on no other address."""
+    async def start(self, host: str, port: int) -> None:
+        """Listen on a port (0: any free one) of this address, and on no other address."""
         _allow_connections(self._workers)
-        self._server = await asyncio.start_server(self._serve, host, 0, backlog=BACKLOG, limit=LINE_LIMIT)
+        self._server = await asyncio.start_server(self._serve, host, port, backlog=BACKLOG, limit=LINE_LIMIT)
         port = self._server.sockets[0].getsockname()[1]
         self.address = f"{host}:{port}"
 

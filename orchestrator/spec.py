@@ -8,54 +8,29 @@ from __future__ import annotations
 import difflib
 import re
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from orchestrator import names
 from orchestrator.errors import InvalidJobError
+from orchestrator.fields import Count, Duration, Part, Text, check_variable
+from orchestrator.kubernetes_spec import Kubernetes
 
 WORKER_LIMIT = 100_000  # an Indexed Job takes no more: kubernetes.io/docs/concepts/workloads/controllers/job
 BUILTINS = ("digits",)
 
-# Set for every worker by tfrun, Kubernetes or GKE; a job that sets them would break its own group.
-RESERVED = ("TF_CONFIG", "JOB_COMPLETION_INDEX", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES")
-_RESERVED_PREFIX = "TFRUN_"
 _SECRET = re.compile(r"(?:^|[-_])(?:password|passwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|credentials?)$", re.IGNORECASE)
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+\Z")
 
 
-def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise ValueError("must be a duration such as 90s, 10m or 1h30m")
-    if isinstance(value, (int, float)):
-        seconds = float(value)
-    elif _DURATION.match(value):
-        seconds = sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"(\d+(?:\.\d+)?)([smhd])", value))
-    else:
-        raise ValueError("must be a duration such as 90s, 10m or 1h30m")
-    if not 0 < seconds <= 365 * 86400:
-        raise ValueError("must be more than nothing and at most a year")
-    return seconds
-
-
-Duration = Annotated[float, BeforeValidator(_seconds)]
-Count = Annotated[int, Field(strict=True, ge=0)]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Restarts(_Part):
+class Restarts(Part):
     """How many failures of the program itself are forgiven: at most `max` within `within` seconds."""
 
     max: Count = 10
     within: Duration = 3600.0
 
 
-class Deadlines(_Part):
+class Deadlines(Part):
     """Seconds: until every worker is ready; of the whole run; without a step while every worker is idle."""
 
     start: Duration = 600.0
@@ -63,25 +38,26 @@ class Deadlines(_Part):
     progress: Duration = 10.0
 
 
-class Checkpoints(_Part):
+class Checkpoints(Part):
     """Where the training entrypoint keeps its checkpoints (TFRUN_CHECKPOINT_DIR for other programs)."""
 
     directory: Annotated[str, Field(strict=True, min_length=1)]
 
 
-class JobSpec(_Part):
+class JobSpec(Part):
     """A training job. Exactly one of `program` and `builtin` is given."""
 
     name: str = ""
-    program: Annotated[str, Field(strict=True)] | None = None
+    program: Text | None = None
     builtin: Literal["digits"] | None = None
-    args: tuple[Annotated[str, Field(strict=True)], ...] = ()
+    args: tuple[Text, ...] = ()
     workers: Annotated[int, Field(strict=True, ge=1, le=WORKER_LIMIT)] = 1
     strategy: Literal["auto", "default", "mirrored", "multi_worker_mirrored", "tpu"] = "auto"
-    env: dict[str, Annotated[str, Field(strict=True)]] = Field(default_factory=dict)
+    env: dict[str, Text] = Field(default_factory=dict)
     restarts: Restarts = Restarts()
     deadlines: Deadlines = Deadlines()
     checkpoints: Checkpoints | None = None
+    kubernetes: Kubernetes | None = None
 
     @field_validator("name")
     @classmethod
@@ -105,10 +81,7 @@ class JobSpec(_Part):
     @classmethod
     def _checked_env(cls, env: dict[str, str]) -> dict[str, str]:
         for name, value in env.items():
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                raise ValueError(f"has the name {name!r}; a variable's name is letters, digits and '_', not beginning with a digit")
-            if name in RESERVED or name.startswith(_RESERVED_PREFIX):
-                raise ValueError(f"sets {name}, which tfrun sets for each worker; remove it")
+            check_variable(name)
             if value and _SECRET.search(name):
                 raise ValueError(f"holds a secret in {name}; leave it out and set it where you start tfrun: workers inherit it")
             if "\0" in value:
@@ -157,7 +130,10 @@ def make(fields: Any, origin: str) -> JobSpec:
 
 def _sentence(error: ValidationError) -> str:
     """The first problem: field, value, rule."""
-    problem = error.errors(include_url=False)[0]
+    problems = error.errors(include_url=False)
+    problem = next(
+        (each for each in problems if each["type"] == "extra_forbidden"), problems[0]
+    )  # a misspelt key makes another one missing
     where = _path(problem["loc"])
     if problem["type"] == "extra_forbidden":
         return _unknown_key(problem["loc"], where)
@@ -187,12 +163,25 @@ _RULES = {
 
 
 def _unknown_key(loc: tuple[int | str, ...], where: str) -> str:
-    model = JobSpec
+    model: type[BaseModel] = JobSpec
     for part in loc[:-1]:
-        model = {"restarts": Restarts, "deadlines": Deadlines, "checkpoints": Checkpoints}.get(str(part), model)  # type: ignore[assignment]
+        model = _model_of(model, part)
     close = difflib.get_close_matches(str(loc[-1]), model.model_fields, n=1)
     hint = f"did you mean {close[0]}?" if close else f"the keys here are {', '.join(model.model_fields)}"
     return f"there is no key {where}; {hint}"
+
+
+def _model_of(model: type[BaseModel], part: int | str) -> type[BaseModel]:
+    """The model that a field's value, or each item of it, is to be; the same one where it is none."""
+    if str(part) not in model.model_fields:
+        return model  # an index of a list, a key of a mapping
+    candidates = [model.model_fields[str(part)].annotation]
+    while candidates:
+        candidate = candidates.pop()
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+        candidates += get_args(candidate)
+    return model
 
 
 def _path(loc: tuple[int | str, ...]) -> str:

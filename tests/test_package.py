@@ -46,7 +46,7 @@ def test_locks_are_exact_hashed_and_without_addresses(lock: Path) -> None:
     """Every requirement has one version and hashes, and no line names a server."""
     text = lock.read_text()
     requirements = re.split(r"\n(?=[a-z0-9])", text)
-    assert len(requirements) > 10
+    assert len(requirements) > 5
     for requirement in requirements:
         assert re.match(r"[a-z0-9-]+==", requirement), requirement
         assert "--hash=sha256:" in requirement, requirement

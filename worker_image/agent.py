@@ -1,7 +1,7 @@
 """The first process of a worker: joins the controller, keeps one child running and one ready, and does only what it is told.
 
 agent --controller HOST:PORT --worker I --incarnation K --secret-file PATH --host ADDRESS --join-deadline SECONDS
-      [--share N] [--log-dir DIR] [--no-standby] [--no-compat] script PATH|module NAME [ARGS…]
+      [--code ZIP] [--share N] [--log-dir DIR] [--no-standby] [--no-compat] script PATH|module NAME [ARGS…]
 """
 
 from __future__ import annotations
@@ -298,6 +298,17 @@ class Agent:
             self._writer.close()
 
 
+def _unpacked(code: str) -> str:
+    """A folder with the user's files, which the program finds as its current one."""
+    import tempfile  # late: a local run has no archive
+    import zipfile
+
+    folder = tempfile.mkdtemp(prefix="code-")
+    with zipfile.ZipFile(code) as archive:
+        archive.extractall(folder)
+    return folder
+
+
 def main(argv: List[str]) -> NoReturn:
     """Run one agent until it is dismissed."""
     split = next(i for i, word in enumerate(argv) if word in ("script", "module"))
@@ -308,13 +319,16 @@ def main(argv: List[str]) -> NoReturn:
     parser.add_argument("--secret-file", required=True)
     parser.add_argument("--host", required=True)
     parser.add_argument("--join-deadline", type=float, required=True)
+    parser.add_argument("--code")
     parser.add_argument("--share", type=int, default=1)
     parser.add_argument("--log-dir")
     parser.add_argument("--no-standby", action="store_true")
     parser.add_argument("--no-compat", action="store_true")
     given = parser.parse_args(argv[:split])
     with open(given.secret_file, "rb") as f:
-        secret = f.read(protocol.SECRET_BYTES)
+        secret = f.read()
+    if given.code:
+        os.chdir(_unpacked(given.code))
     options = Options(
         controller=given.controller,
         worker=given.worker,

@@ -7,6 +7,8 @@ import sys
 import click
 
 import orchestrator
+from orchestrator.cli.controller import controller
+from orchestrator.cli.render import render
 from orchestrator.cli.run import run
 from orchestrator.errors import TfrunError
 
@@ -18,6 +20,8 @@ def tfrun() -> None:
 
 
 tfrun.add_command(run)
+tfrun.add_command(render)
+tfrun.add_command(controller)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ BASE = f"localhost/{layout.NAME}/base:1"
 _STORE = layout.BUILD / "images"
 _BUILT = _STORE / "oci"
 _CERTIFICATES = Path("/etc/ssl/certs")
-_PROJECT = ("Dockerfile", "pyproject.toml", "README.md", "LICENSE", "orchestrator", "worker_image", "requirements")
+_PROJECT = ("Dockerfile", "pyproject.toml", "README.md", "LICENSE", "orchestrator", "worker_image", "k8s", "requirements")
 
 
 @dataclass(frozen=True)

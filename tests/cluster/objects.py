@@ -52,12 +52,12 @@ class Cluster:
     @property
     def core(self) -> kubernetes.client.CoreV1Api:
         """Pods, Services, Secrets and the like."""
-        return kubernetes.client.CoreV1Api(self._client())
+        return kubernetes.client.CoreV1Api(self.api)
 
     @property
     def batch(self) -> kubernetes.client.BatchV1Api:
         """Jobs."""
-        return kubernetes.client.BatchV1Api(self._client())
+        return kubernetes.client.BatchV1Api(self.api)
 
     def await_no_tests(self) -> None:
         """Wait until every namespace of a test is gone, which takes the namespace controller five seconds and more."""
@@ -70,7 +70,9 @@ class Cluster:
         """The name under which this cluster has an image."""
         return f"{PREFIX}/{image.target}:1" if PREFIX else image.name
 
-    def _client(self) -> kubernetes.client.ApiClient:
+    @property
+    def api(self) -> kubernetes.client.ApiClient:
+        """The client below all of these."""
         given = kubernetes.client.Configuration()
         kubernetes.config.load_kube_config(str(self.kubeconfig), client_configuration=given)
         if self._token:
