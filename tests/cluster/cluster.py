@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fcntl
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 from tests.cluster import control_groups, control_plane, identities, images, layout, machine, network, node, programs, simulated
 from tests.cluster.supervise import Supervisor
@@ -15,8 +17,9 @@ def up(say: Callable[[str], None], simulated_nodes: int | None = None) -> None:
     machine.claim()
     machine.prepare()
     machine.install(say)
-    programs.build(say)
-    images.build(say)
+    with _builds_alone():
+        programs.build(say)
+        images.build(say)
     identities.make()
     network.add_addresses()
     supervisor = Supervisor(layout.STATE)
@@ -37,6 +40,15 @@ def up(say: Callable[[str], None], simulated_nodes: int | None = None) -> None:
     if simulated_nodes is not None:
         simulated.nodes(simulated_nodes)
     say(f"the cluster is up; export KUBECONFIG={layout.kubeconfig(layout.ADMIN)} PATH={layout.BIN}:$PATH, then use kubectl")
+
+
+@contextmanager
+def _builds_alone() -> Iterator[None]:
+    """One checkout builds at a time: what is built is shared."""
+    layout.BUILD.mkdir(parents=True, exist_ok=True)
+    with (layout.BUILD / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def down() -> None:

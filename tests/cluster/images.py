@@ -40,6 +40,7 @@ class Image:
 
 TENSORFLOW, WORKER, CONTROLLER = Image("tensorflow"), Image("worker"), Image("controller")
 ALL = (CONTROLLER, TENSORFLOW, WORKER)
+STAGES = (Image("controller-packages"), Image("tensorflow-packages"))  # named, so that --prune leaves their layers for the next build
 
 
 def build(say: Callable[[str], None]) -> None:
@@ -50,7 +51,7 @@ def build(say: Callable[[str], None]) -> None:
     stamp = _STORE / "built"
     if _read(stamp) == inputs:
         return
-    for image in ALL:
+    for image in (*STAGES, *ALL):
         say(f"building the image {image.target}")
         _buildah(
             *("build", "--isolation", "chroot", "--layers", "--pull=never", "--build-arg", f"BASE={BASE}"),
@@ -58,9 +59,9 @@ def build(say: Callable[[str], None]) -> None:
             *("--target", image.target, "--tag", image.name, "--file", str(layout.REPO / "Dockerfile"), str(layout.REPO)),
         )
     _buildah("rmi", "--prune")
-    shutil.rmtree(_BUILT, ignore_errors=True)
     for image in ALL:
         _buildah("push", image.name, f"oci:{_BUILT}:{image.name}")
+    _forget_old_layers()
     stamp.write_text(inputs)
 
 
@@ -93,6 +94,19 @@ def _build_base(say: Callable[[str], None]) -> None:
         _buildah("add", container, str(root), "/")
         _buildah("config", "--env", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", container)
         _buildah("commit", "--rm", container, BASE)
+
+
+def _forget_old_layers() -> None:
+    """Remove what no image of the layout has any more."""
+    blobs = _BUILT / "blobs" / "sha256"
+    index = json.loads((_BUILT / "index.json").read_text())
+    used = {manifest["digest"].partition(":")[2] for manifest in index["manifests"]}
+    for manifest in list(used):
+        parts = json.loads((blobs / manifest).read_text())
+        used |= {part["digest"].partition(":")[2] for part in (parts["config"], *parts["layers"])}
+    for path in blobs.iterdir():
+        if path.name not in used:
+            path.unlink()
 
 
 def _files(path: Path) -> list[Path]:

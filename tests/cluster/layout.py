@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 REPO = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 STATE = REPO / ".cluster"  # what `down` removes
-BUILD = REPO / "build" / "cluster"  # programs and images, kept for the next start; `make clean` removes it
+# Programs and images, kept for the next start and for other checkouts, like the caches of pip and Go.
+BUILD = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tfrun-test-cluster"
 BIN = BUILD / "bin"
 
 NAME = "tfrun-test"

@@ -131,14 +131,14 @@ class Namespace:
         """Create a pod."""
         self.cluster.core.create_namespaced_pod(self.name, pod)
 
-    def members(self, group: str, count: int) -> list[V1Pod]:
-        """The pods of a group (manifests.group) once there are so many, by index."""
+    def members(self, labels: str, count: int) -> list[V1Pod]:
+        """The pods with these labels once there are so many, by name: those of an Indexed Job by index."""
 
         def look() -> list[V1Pod] | None:
-            found = self.pods(f"app={group}")
+            found = self.pods(labels)
             return found if len(found) == count else None
 
-        return self.until(look, f"{count} pods of {group}")
+        return self.until(look, f"{count} pods with {labels}")
 
     def running(self, name: str) -> V1Pod:
         """The pod once it runs and has an address."""

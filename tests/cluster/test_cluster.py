@@ -55,7 +55,7 @@ print("weights", float(weights.numpy()), "replicas", strategy.num_replicas_in_sy
 def test_two_pods_resolve_and_reach_each_other(cluster: Cluster, namespace: Namespace) -> None:
     """An Indexed Job with a headless Service: names, routes and logs work."""
     make_group(namespace, group("talk", cluster.image(images.TENSORFLOW), "python3", "-c", TALK))
-    pods = namespace.members("talk", 2)
+    pods = namespace.members("app=talk", 2)
     for index, each in enumerate(pods):
         assert namespace.ended(each.metadata.name).status.phase == "Succeeded", namespace.story()
         assert namespace.log(each.metadata.name) == f"hello from {1 - index}\n"
@@ -64,7 +64,7 @@ def test_two_pods_resolve_and_reach_each_other(cluster: Cluster, namespace: Name
 def test_tensorflow_trains_between_two_pods(cluster: Cluster, namespace: Namespace) -> None:
     """The plain image, nothing of ours: MultiWorkerMirroredStrategy under Pod Security restricted, on a read-only root file system."""
     make_group(namespace, group("train", cluster.image(images.TENSORFLOW), "python3", "-c", TRAIN))
-    pods = namespace.members("train", 2)
+    pods = namespace.members("app=train", 2)
     for each in pods:
         assert namespace.ended(each.metadata.name, patience=200).status.phase == "Succeeded", namespace.story()
         assert "weights 11.0 replicas 2" in namespace.log(each.metadata.name)

@@ -47,7 +47,7 @@ def counting(cluster: Cluster, namespace: Namespace) -> V1Pod:
 def test_an_evicted_pod_says_so(cluster: Cluster, namespace: Namespace) -> None:
     """Eviction of one index: it fails for good with DisruptionTarget, and the other index is left alone."""
     make_group(namespace, group("group", cluster.image(images.TENSORFLOW), "sleep", "1000"))
-    names = [each.metadata.name for each in namespace.members("group", 2)]
+    names = [each.metadata.name for each in namespace.members("app=group", 2)]
     first, second = (namespace.running(name) for name in names)
     faults.evict(cluster.core, first, grace=0)
     failed = namespace.until(lambda: cluster.batch.read_namespaced_job("group", namespace.name).status.failed_indexes, "failed index")
