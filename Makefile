@@ -20,7 +20,7 @@ test: .venv/ready oldest lint ## everything: linters, types, import rules, tests
 	rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest
 	-$(BIN)/coverage combine --quiet  # a launcher that a test killed may leave half a file; the report below is what counts
-	$(BIN)/coverage report
+	$(BIN)/coverage report $(if $(wildcard .cluster/pki/admin.kubeconfig)$(TFRUN_TEST_KUBECONFIG),,--omit=orchestrator/backends/kubernetes.py)
 
 unit: .venv/ready ## the tests that start no TensorFlow and need no cluster: seconds
 	$(BIN)/pytest -m "not tensorflow and not cluster"

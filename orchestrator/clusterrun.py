@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from orchestrator import jobfile, names
-from orchestrator.backends.kubernetes import KubernetesBackend
+from orchestrator.backends.kubernetes import KubernetesBackend, inside_the_cluster
 from orchestrator.controller import Controller
 from orchestrator.group import Policy, Result, State
 from orchestrator.manifests import GRACE
@@ -30,7 +30,7 @@ def run(job_file: Path, key_file: Path) -> int:
     )
 
     async def until_done() -> Result:
-        controller = Controller(policy, KubernetesBackend(job), _Log(), secret=key_file.read_bytes())
+        controller = Controller(policy, KubernetesBackend(job, inside_the_cluster()), _Log(), secret=key_file.read_bytes())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, controller.stop, number)

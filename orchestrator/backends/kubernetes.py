@@ -25,18 +25,23 @@ Pod = dict[str, Any]  # as in the API's JSON
 Identity = tuple[int, int]  # worker, incarnation
 
 
+def inside_the_cluster() -> client.ApiClient:
+    """A client for a pod, as its service account."""
+    config.load_incluster_config()
+    return client.ApiClient()
+
+
 class KubernetesBackend:
     """The first incarnation of every worker is a pod of the group's Job, which is there already; later ones get a Job each."""
 
-    def __init__(self, job: JobSpec) -> None:
+    def __init__(self, job: JobSpec, api: client.ApiClient) -> None:
         assert job.kubernetes
         self._job = job
         self._namespace = job.kubernetes.namespace
         self._awaited: dict[Identity, Gone] = {}
-        self._names: dict[Identity, str] = {}  # of the pods that are there
+        self.pods: dict[Identity, str] = {}  # the names of those that are there
         self._tasks: set[asyncio.Task[None]] = set()
-        config.load_incluster_config()
-        self._client = client.ApiClient()
+        self._client = api
         self._core = client.CoreV1Api(self._client)
         self._batch = client.BatchV1Api(self._client)
 
@@ -52,16 +57,16 @@ class KubernetesBackend:
 
     async def remove(self, worker: int, incarnation: int) -> None:
         """See Backend."""
-        name = self._names.get((worker, incarnation))
+        name = self.pods.get((worker, incarnation))
         if name:
             await self._insist(lambda: self._delete_pod(name))
 
     async def close(self, patience: float) -> None:
         """See Backend."""
         deadline = asyncio.get_running_loop().time() + patience
-        while self._names and asyncio.get_running_loop().time() < deadline:
+        while self.pods and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.1)
-        for identity in list(self._names):
+        for identity in list(self.pods):
             await self.remove(*identity)
         for task in self._tasks:
             task.cancel()
@@ -80,7 +85,7 @@ class KubernetesBackend:
     async def _look(self) -> str:
         found = await self._core.list_namespaced_pod(self._namespace, label_selector=self._selector(), _request_timeout=ASK_TIMEOUT)
         pods = {_identity(pod): pod for pod in self._client.sanitize_for_serialization(found.items)}
-        for identity in set(self._names) - set(pods):
+        for identity in set(self.pods) - set(pods):
             self._gone(identity, "its pod was deleted")
         for pod in pods.values():
             self._seen(pod)
@@ -100,10 +105,10 @@ class KubernetesBackend:
         if pod["status"].get("phase") in _ENDED:
             self._gone(_identity(pod), _why(pod))
         else:
-            self._names[_identity(pod)] = pod["metadata"]["name"]
+            self.pods[_identity(pod)] = pod["metadata"]["name"]
 
     def _gone(self, identity: Identity, why: str) -> None:
-        self._names.pop(identity, None)
+        self.pods.pop(identity, None)
         gone = self._awaited.pop(identity, None)
         if gone:
             gone(*identity, why)
