@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(300)
 MEETING = Meeting("job-controller:2220", b"unused: pods find the key in a Secret")
 TOLD_WITHIN = 60.0  # seconds
 SLEEP = "import time; time.sleep(1000)"
-FAIL = "import sys; print('reading the data'); sys.exit('no such file: data.csv')"
+FAIL = "import sys; sys.exit('no such file: data.csv')"
 
 
 class Told:
