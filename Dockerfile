@@ -1,6 +1,8 @@
 # Three images: `controller` (tfrun and nothing that trains), `tensorflow` (Python and TensorFlow, nothing of ours) and `worker` (the same with
 # the agent). BASE is any image with Python 3.10 to 3.13 that can make virtual environments; give a digest where it must not change.
 ARG BASE=python:3.13-slim-bookworm
+# What the worker is built on: the stage `tensorflow` below, or any image with Python 3.9 or newer and TensorFlow.
+ARG TENSORFLOW=tensorflow
 
 FROM ${BASE} AS base
 ENV PATH=/opt/venv/bin:${PATH} PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
@@ -34,7 +36,7 @@ COPY --from=tensorflow-packages /opt/venv /opt/venv
 USER 65532:65532
 WORKDIR /tmp
 
-FROM tensorflow AS worker
+FROM ${TENSORFLOW} AS worker
 COPY worker_image /opt/tfrun/worker_image
 ENTRYPOINT ["python3", "/opt/tfrun/worker_image"]
 

@@ -23,14 +23,14 @@ BASE = f"localhost/{layout.NAME}/base:1"
 _STORE = layout.BUILD / "images"
 _BUILT = _STORE / "oci"
 _CERTIFICATES = Path("/etc/ssl/certs")
-_PROJECT = ("Dockerfile", "pyproject.toml", "README.md", "LICENSE", "orchestrator", "worker_image", "k8s", "requirements")
 
 
 @dataclass(frozen=True)
 class Image:
-    """A target of the project's Dockerfile."""
+    """A target of the project's Dockerfile, and the files of the project that go into it."""
 
     target: str
+    inputs: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -38,31 +38,46 @@ class Image:
         return f"localhost/{layout.NAME}/{self.target}:1"
 
 
-TENSORFLOW, WORKER, CONTROLLER = Image("tensorflow"), Image("worker"), Image("controller")
+_LOCKS = ("Dockerfile", "requirements/build.lock")
+_TENSORFLOW = (*_LOCKS, "requirements/worker.lock")
+_CONTROLLER = (*_LOCKS, "requirements/controller.lock", "pyproject.toml", "README.md", "LICENSE", "orchestrator", "worker_image", "k8s")
+TENSORFLOW = Image("tensorflow", _TENSORFLOW)
+WORKER = Image("worker", (*_TENSORFLOW, "worker_image"))
+CONTROLLER = Image("controller", _CONTROLLER)
 ALL = (CONTROLLER, TENSORFLOW, WORKER)
-STAGES = (Image("controller-packages"), Image("tensorflow-packages"))  # named, so that --prune leaves their layers for the next build
+# Named, so that --prune leaves their layers for the next build.
+STAGES = (Image("controller-packages", _CONTROLLER), Image("tensorflow-packages", _TENSORFLOW))
 
 
 def build(say: Callable[[str], None]) -> None:
     """Build what has changed, and keep it as an OCI layout: layers that several images share are in it once."""
     _STORE.mkdir(parents=True, exist_ok=True)
     _build_base(say)
-    inputs = _digest(path for name in _PROJECT for path in _files(layout.REPO / name))
-    stamp = _STORE / "built"
-    if _read(stamp) == inputs:
+    built = "".join(_build(image, say) for image in (*STAGES, *ALL))
+    stamp = _STORE / "layout.built"
+    if _read(stamp) == built:
         return
-    for image in (*STAGES, *ALL):
-        say(f"building the image {image.target}")
-        _buildah(
-            *("build", "--isolation", "chroot", "--layers", "--pull=never", "--build-arg", f"BASE={BASE}"),
-            *("--volume", f"{_CERTIFICATES}:{_CERTIFICATES}:ro"),  # this machine's authorities, for pip
-            *("--target", image.target, "--tag", image.name, "--file", str(layout.REPO / "Dockerfile"), str(layout.REPO)),
-        )
     _buildah("rmi", "--prune")
     for image in ALL:
         _buildah("push", image.name, f"oci:{_BUILT}:{image.name}")
     _forget_old_layers()
-    stamp.write_text(inputs)
+    stamp.write_text(built)
+
+
+def _build(image: Image, say: Callable[[str], None]) -> str:
+    """Build one image if its inputs have changed; returns their digest."""
+    digest, stamp = _digest(path for name in image.inputs for path in _files(layout.REPO / name)), _STORE / f"{image.target}.built"
+    if _read(stamp) == digest:
+        return digest
+    say(f"building the image {image.target}")
+    _buildah(
+        *("build", "--isolation", "chroot", "--layers", "--pull=never"),
+        *("--build-arg", f"BASE={BASE}", "--build-arg", f"TENSORFLOW={TENSORFLOW.name if image is WORKER else TENSORFLOW.target}"),
+        *("--volume", f"{_CERTIFICATES}:{_CERTIFICATES}:ro"),  # this machine's authorities, for pip
+        *("--target", image.target, "--tag", image.name, "--file", str(layout.REPO / "Dockerfile"), str(layout.REPO)),
+    )
+    stamp.write_text(digest)
+    return digest
 
 
 def load(to: NodeLayout, say: Callable[[str], None]) -> None:

@@ -45,7 +45,6 @@ _MADE = (  # folders with a fixed place that containerd, CNI and the kubelet mak
     "/var/log/containers",
     "/var/log/pods",
     "/opt/containerd",
-    "/var/lib/containers",
 )
 _BEFORE = layout.STATE / "before.json"
 

@@ -88,6 +88,8 @@ def test_no_text_breaks_out_of_its_place(argument: str, value: str) -> None:
     """Quotes, newlines, `{{`, YAML's traps, emoji: they reach the pod as they were given, for a reader of YAML 1.1 and one of 1.2."""
     made = job(args=[argument], env={"GIVEN": value})
     meant = job_objects(made, None)
+    for each in meant:
+        each.pop("binaryData", None)  # our own archives, which are long
     text = submit.text(meant)
     assert list(yaml_1_1.load_all(text, yaml_1_1.CSafeLoader)) == meant
     container = group(meant)
