@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import kubernetes
-import psutil
 from kubernetes.client import V1Pod
 
 from tests.cluster import control_groups, control_plane, layout, node
@@ -80,7 +79,7 @@ def network_cut(*ends: V1Pod) -> Iterator[None]:
 def api_gone() -> Iterator[None]:
     """Kill the API server; connections are refused until it is started again."""
     supervisor = Supervisor(layout.STATE)
-    _process(supervisor, "apiserver").kill()
+    supervisor.end("apiserver")
     try:
         yield
     finally:
@@ -90,7 +89,8 @@ def api_gone() -> Iterator[None]:
 @contextmanager
 def api_frozen() -> Iterator[None]:
     """Stop the API server: connections are taken, and nothing answers."""
-    process = _process(Supervisor(layout.STATE), "apiserver")
+    process = Supervisor(layout.STATE).process("apiserver")
+    assert process, "the API server is not running; run `make cluster`"
     process.suspend()
     try:
         yield
@@ -108,12 +108,6 @@ def kubelet_gone(name: str) -> Iterator[None]:
         yield
     finally:
         supervisor.start(node.kubelet(lost))
-
-
-def _process(supervisor: Supervisor, name: str) -> psutil.Process:
-    process = supervisor.process(name)
-    assert process, f"{name} is not running; run `make cluster`"
-    return process
 
 
 def _groups(pod: V1Pod, container: str | None) -> list[Path]:

@@ -51,7 +51,9 @@ def kubelet(node: NodeLayout) -> Component:
     )
     for folder in folders(node.cgroup):
         folder.mkdir(exist_ok=True)
-    return Component(f"{node.name}-kubelet", command, lambda: _is_ready(node), {config: json.dumps(_configuration(node), indent=2)})
+    files = {config: json.dumps(_configuration(node), indent=2)}
+    # After an outage of the API server a kubelet backs off, and may take a minute to report again.
+    return Component(f"{node.name}-kubelet", command, lambda: _is_ready(node), files, patience=120.0)
 
 
 def ctr(node: NodeLayout, *arguments: str, stdin: IO[bytes] | None = None) -> subprocess.CompletedProcess[bytes]:
