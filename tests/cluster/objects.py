@@ -17,7 +17,7 @@ from urllib3.exceptions import HTTPError
 
 from tests.cluster import images, layout
 
-PATIENCE = 60.0  # seconds until a pod must be where it is expected
+PATIENCE = 120.0  # seconds until something must be as expected: after an outage of the API server others back off for up to a minute
 POLL = 0.1  # seconds
 ASK_TIMEOUT = 10.0  # seconds for an answer of the API server
 OURS = "tfrun.test/namespace"
@@ -150,7 +150,7 @@ class Namespace:
 
     def log(self, name: str) -> str:
         """What a pod has printed."""
-        return self.cluster.core.read_namespaced_pod_log(name, self.name)
+        return self.cluster.core.read_namespaced_pod_log(name, self.name) or ""  # the client makes None of an empty answer
 
     def logged(self, name: str, text: str, patience: float = PATIENCE) -> str:
         """The pod's output once it holds a text."""
@@ -171,7 +171,7 @@ class Namespace:
         """Events and logs, for whoever reads a failed test."""
         lines = [f"{e.involved_object.name}: {e.reason}: {e.message}" for e in self.cluster.core.list_namespaced_event(self.name).items]
         for pod in self.pods():
-            lines += [f"--- {pod.metadata.name}: {pod.status.phase} {pod.status.reason or ''}", self._log(pod.metadata.name) or ""]
+            lines += [f"--- {pod.metadata.name}: {pod.status.phase} {pod.status.reason or ''}", self._log(pod.metadata.name)]
         return "\n".join(lines)
 
     def audit(self) -> Iterator[Entry]:
