@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import jobfile, names
@@ -19,15 +20,7 @@ SAVE_TIME = GRACE * 0.6  # seconds of the grace in which the programs may save a
 def run(job_file: Path, key_file: Path) -> int:
     """Run the job to its end. Returns the exit code."""
     job = jobfile.load(job_file)
-    policy = Policy(
-        workers=job.workers,
-        restarts=job.restarts.max,
-        within=job.restarts.within,
-        start=job.deadlines.start,
-        run=job.deadlines.run,
-        progress=job.deadlines.progress,
-        grace=SAVE_TIME,
-    )
+    policy = replace(Policy.of(job), grace=SAVE_TIME)
 
     async def until_done() -> Result:
         controller = Controller(policy, KubernetesBackend(job, inside_the_cluster()), _Log(), secret=key_file.read_bytes())

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worker_image.protocol import Beat
+
+if TYPE_CHECKING:
+    from orchestrator.spec import JobSpec
 
 
 class Phase(Enum):
@@ -62,6 +65,19 @@ class Policy:
     silence: float = 6.0
     frozen: float = 60.0
     grace: float = 10.0
+
+    @classmethod
+    def of(cls, job: JobSpec) -> Policy:
+        """What a job says; the rest is as above."""
+        restarts, deadlines = job.restarts, job.deadlines
+        return cls(
+            workers=job.workers,
+            restarts=restarts.max,
+            within=restarts.within,
+            start=deadlines.start,
+            run=deadlines.run,
+            progress=deadlines.progress,
+        )
 
 
 @dataclass(frozen=True)

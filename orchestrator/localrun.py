@@ -92,7 +92,7 @@ class _Run:
 
     async def until_done(self, program: LocalProgram) -> Result:
         backend = LocalBackend(program, self._job.workers, self._folder.path)
-        controller = Controller(_policy(self._job), backend, self)
+        controller = Controller(Policy.of(self._job), backend, self)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, controller.stop, number)
@@ -182,17 +182,6 @@ def _module_exists(name: str) -> bool:
 def _environ(job: JobSpec, folder: RunFolder) -> dict[str, str]:
     directory = job.checkpoints.directory if job.checkpoints else str(folder.path.resolve() / "checkpoints")
     return {**job.env, "TFRUN_STRATEGY": job.strategy, "TFRUN_CHECKPOINT_DIR": str(Path(directory).absolute())}
-
-
-def _policy(job: JobSpec) -> Policy:
-    return Policy(
-        workers=job.workers,
-        restarts=job.restarts.max,
-        within=job.restarts.within,
-        start=job.deadlines.start,
-        run=job.deadlines.run,
-        progress=job.deadlines.progress,
-    )
 
 
 def _record(folder: RunFolder, job: JobSpec) -> None:
