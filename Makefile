@@ -8,7 +8,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check --require-hashes --no-deps
 
 IMAGE_LOCK := --universal --python-version 3.10 --constraint requirements/dev.lock --generate-hashes --no-header --no-annotate --upgrade --quiet
 
-.PHONY: help demo cluster cluster-down test unit lint oldest test-pythons test-matrix bench lock clean
+.PHONY: help demo cluster cluster-down test unit lint oldest checks test-pythons test-matrix bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -16,7 +16,7 @@ help: ## list the targets
 demo: .venv/ready ## train the handwritten digits on 2 workers
 	$(BIN)/tfrun run -n 2 builtin:digits
 
-test: .venv/ready oldest lint ## everything: linters, types, import rules, tests (with the cluster, if one is up), coverage
+test: .venv/ready oldest checks lint ## everything: linters, types, import rules, tests (with the cluster, if one is up), coverage
 	rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest
 	-$(BIN)/coverage combine --quiet  # a launcher that a test killed may leave half a file; the report below is what counts
@@ -50,6 +50,13 @@ endif
 	.venv-oldest/bin/pip install $(PIP_FLAGS) -r requirements/oldest.lock
 	touch $@
 
+checks: .venv-checks/ready ## what checks the Kubernetes objects, in an environment of its own: its requirements clash with ours
+
+.venv-checks/ready: requirements/checks.lock
+	$(PYTHON) -m venv --clear .venv-checks
+	.venv-checks/bin/pip install $(PIP_FLAGS) -r requirements/checks.lock
+	touch $@
+
 cluster: .venv/ready ## a real Kubernetes on this machine, for the tests (SIMULATED=200: with so many simulated nodes)
 	$(BIN)/python -m tests.cluster up $(if $(SIMULATED),--simulated $(SIMULATED))
 
@@ -70,6 +77,8 @@ lock: ## new exact versions into requirements/ (needs uv)
 		--generate-hashes --no-header --no-annotate --upgrade --quiet -o requirements/dev.lock
 	uv pip compile requirements/oldest.in --universal --python-version 3.9 \
 		--generate-hashes --no-header --no-annotate --upgrade --quiet -o requirements/oldest.lock
+	uv pip compile requirements/checks.in --universal --python-version 3.10 \
+		--generate-hashes --no-header --no-annotate --upgrade --quiet -o requirements/checks.lock
 	@# what the images hold: the same versions that were tested here
 	uv pip compile pyproject.toml $(IMAGE_LOCK) -o requirements/controller.lock
 	uv pip compile requirements/worker.in $(IMAGE_LOCK) -o requirements/worker.lock

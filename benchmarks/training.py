@@ -75,7 +75,7 @@ def recoveries(run: Job, workers: int, signal: int, count: int, standby: bool) -
     steps = first_steps(run, workers)
     for number in range(count):
         if standby:
-            _await_standbys([step.pid for step in steps.values()])
+            await_standbys([step.pid for step in steps.values()])
         else:
             time.sleep(2 * QUIET)
         victim = steps[number % workers].pid
@@ -95,7 +95,7 @@ def import_time(processes: int) -> float:
         return max(ends) - runs[0].started
 
 
-def _await_standbys(pids: list[int]) -> None:
+def await_standbys(pids: list[int]) -> None:
     """Wait until a standby beside each of these processes has imported everything: it is large, and uses no processor any more."""
     deadline = time.monotonic() + STANDBY_DEADLINE
     used: dict[int, float] = {}

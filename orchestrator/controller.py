@@ -20,6 +20,7 @@ from orchestrator.events import (
     Gone,
     Joined,
     Launch,
+    Leaves,
     Paused,
     Remove,
     Said,
@@ -27,8 +28,9 @@ from orchestrator.events import (
     StopAsked,
     Tell,
     Tick,
+    Waits,
 )
-from orchestrator.group import Policy, Result, State
+from orchestrator.group import Before, Policy, Result, State
 from orchestrator.rendezvous import Rendezvous
 from worker_image import protocol
 
@@ -53,9 +55,15 @@ class Observer(Protocol):
     def progressed(self, state: State) -> None:
         """A worker reported."""
 
+    def changed(self, state: State) -> None:
+        """More than a report: something was decided."""
+
 
 class Controller:
-    """One job from launch to result. Time and randomness are arguments, so that tests choose them."""
+    """One job from launch to result. Time and randomness are arguments, so that tests choose them.
+
+    before: what is left of the controllers before this one, where agents may be running already.
+    """
 
     def __init__(
         self,
@@ -64,16 +72,17 @@ class Controller:
         observer: Observer,
         clock: Callable[[], float] = time.monotonic,
         secret: bytes | None = None,
+        before: Before | None = None,
     ) -> None:
         self._backend = backend
         self._observer = observer
         self._clock = clock
         self._secret = secret or os.urandom(protocol.SECRET_BYTES)
         self._rendezvous = Rendezvous(self._secret, BEAT, policy.workers, self)
-        self._state, self._pending = machine.begin(policy, clock())
+        self._state, self._pending = machine.resume(policy, clock(), before) if before else machine.begin(policy, clock())
         self._told: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._result: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
         self._urgent = asyncio.Event()
 
     @property
@@ -81,16 +90,27 @@ class Controller:
         """The group as it is now."""
         return self._state
 
-    async def run(self, host: str, port: int = 0) -> Result:
-        """Run the job, with the rendezvous on this address and port (0: any free one); when it returns, nothing of the job is left."""
+    async def run(self, host: str, port: int = 0) -> Result | None:
+        """Run the job, with the rendezvous on this address and port (0: any free one).
+
+        When it returns, nothing of the job is left; None if it was told to abandon the job, which then goes on without it.
+        """
         await self._rendezvous.start(host, port)
         ticking = asyncio.ensure_future(self._tick())
+        abandoned = False
         try:
             self._carry_out(self._pending)
-            return await self._result
+            result = await self._result
+            abandoned = result is None
+            return result
         finally:
             ticking.cancel()
-            await self._close()
+            await (self._rendezvous.close() if abandoned else self._close())
+
+    def abandon(self) -> None:
+        """Leave the job to the next controller: agents and programs go on."""
+        if not self._result.done():
+            self._result.set_result(None)
 
     def stop(self, number: int) -> None:
         """A signal asks for the end; a second one for the end at once."""
@@ -98,15 +118,20 @@ class Controller:
             self._urgent.set()
         self._handle(StopAsked(self._clock(), number))
 
+    def stop_once(self, number: int) -> None:
+        """The same from someone who may say it twice and means it once."""
+        if not self._state.stopping and not self._result.done():
+            self.stop(number)
+
     # ---- the rendezvous' listener ----
 
-    def refusal(self, worker: int, incarnation: int) -> str | None:
+    def refusal(self, worker: int, incarnation: int) -> protocol.Refused | None:
         """See rendezvous.Listener."""
         return machine.refusal(self._state, worker, incarnation)
 
-    def joined(self, worker: int) -> None:
+    def joined(self, worker: int, attempt: int, holds: str) -> None:
         """See rendezvous.Listener."""
-        self._handle(Joined(self._clock(), worker))
+        self._handle(Joined(self._clock(), worker, attempt, holds))
 
     def said(self, worker: int, message: protocol.Message) -> None:
         """See rendezvous.Listener."""
@@ -120,11 +145,28 @@ class Controller:
         """See rendezvous.Listener."""
         self._handle(Disconnected(self._clock(), worker, incarnation))
 
+    # ---- the backend's watcher ----
+
+    def gone(self, worker: int, incarnation: int, why: str, kind: str = "lost") -> None:
+        """See backends.base.Watcher."""
+        self._handle(Gone(self._clock(), worker, incarnation, why, kind))
+
+    def leaves(self, worker: int, incarnation: int, why: str) -> None:
+        """See backends.base.Watcher."""
+        self._handle(Leaves(self._clock(), worker, incarnation, why))
+
+    def waits(self, worker: int, incarnation: int, why: str) -> None:
+        """See backends.base.Watcher."""
+        self._handle(Waits(self._clock(), worker, incarnation, why))
+
     # ---- events in, actions out ----
 
     def _handle(self, event: Event) -> None:
+        phase = self._state.phase
         self._state, actions = machine.step(self._state, event)
         self._carry_out(actions)
+        if actions or self._state.phase is not phase:
+            self._observer.changed(self._state)
 
     def _carry_out(self, actions: list[Action]) -> None:
         meeting = Meeting(self._rendezvous.address, self._secret)
@@ -137,7 +179,7 @@ class Controller:
                     self._rendezvous.send(everyone, protocol.Begin(attempt, Cluster(addresses).spec()))
                     self._observer.began(attempt)
                 case Launch(worker, incarnation):
-                    self._start(self._backend.launch(worker, incarnation, meeting, self._gone))
+                    self._start(self._backend.launch(worker, incarnation, meeting, self))
                 case Remove(worker, incarnation):
                     self._start(self._backend.remove(worker, incarnation))
                 case Tell(text, topic):
@@ -145,10 +187,8 @@ class Controller:
                         self._told.add(topic)
                         self._observer.told(text)
                 case Finish(result):
-                    self._result.set_result(result)
-
-    def _gone(self, worker: int, incarnation: int, why: str) -> None:
-        self._handle(Gone(self._clock(), worker, incarnation, why))
+                    if not self._result.done():
+                        self._result.set_result(result)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)

@@ -14,11 +14,19 @@ STRAGGLER_FACTOR = 3.0  # times slower than the others
 STRAGGLER_LOAD = 0.3  # processors: below that a worker keeps nobody waiting by computing
 TELL_MISSING_AFTER = 5.0  # seconds of gathering
 TELL_MISSING_EVERY = 60.0
+COME_BACK = 30.0  # seconds that an agent has to find a new controller, once others have
 
 
 def silent(state: State, at: float) -> list[int]:
     """The workers whose agents have not been heard of for too long."""
     return [i for i, w in enumerate(state.workers) if w.status in CONNECTED and at - w.heard > state.policy.silence]
+
+
+def not_back(state: State, at: float) -> list[int]:
+    """The workers that have not come back to a new controller, while others of the attempt have."""
+    if state.phase is not Phase.RESUMING or at - state.since <= COME_BACK or not state.having(Status.RUNNING, Status.DONE):
+        return []
+    return state.having(Status.AWAITED)
 
 
 def stuck(state: State, at: float) -> Failure | None:
@@ -56,7 +64,8 @@ def straggler(state: State, at: float) -> str:
 
 def too_late(state: State, at: float) -> Result | None:
     """The start deadline or the run deadline has passed."""
-    if state.phase is Phase.GATHERING and at - max(state.since, state.not_before) > state.policy.start:
+    waiting = state.phase in (Phase.GATHERING, Phase.RESUMING)
+    if waiting and at - max(state.since, state.not_before) > state.policy.start:
         return Result(Ending.DEADLINE, f"{missing(state)} within {state.policy.start:g} s (deadlines.start)")
     if at - state.started > state.policy.run:
         return Result(Ending.DEADLINE, f"the job ran longer than {state.policy.run:g} s (deadlines.run)")
@@ -65,10 +74,10 @@ def too_late(state: State, at: float) -> Result | None:
 
 def missing(state: State) -> str:
     """Who keeps the group from starting, as a sentence part: "worker 1 did not join"."""
-    parts = []
-    absent = state.having(Status.AWAITED, Status.LOST)
-    if absent:
-        parts.append(f"{indices(absent)} did not join")
+    absent: dict[str, list[int]] = {}
+    for index in state.having(Status.AWAITED, Status.LOST):
+        absent.setdefault(state.workers[index].waits, []).append(index)
+    parts = [f"{indices(workers)} did not join" + (f" ({why})" if why else "") for why, workers in absent.items()]
     unready = state.having(Status.JOINED, Status.PREPARING)
     if unready:
         parts.append(f"{indices(unready)} joined but did not get ready (still importing)")

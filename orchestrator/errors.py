@@ -17,3 +17,15 @@ class LaunchError(TfrunError):
     """Nothing could be started, or what was started never came up."""
 
     exit_code = 3
+
+
+class DeadlineError(TfrunError):
+    """What was waited for did not come in time."""
+
+    exit_code = 4
+
+
+class ReaderGoneError(TfrunError):
+    """Whoever read our output went away (`tfrun logs digits | head`); nothing is to be said, as with any program that SIGPIPE ends."""
+
+    exit_code = 141

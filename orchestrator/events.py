@@ -29,9 +29,11 @@ class Paused(Event):
 
 @dataclass(frozen=True)
 class Joined(Event):
-    """An authenticated agent, of the incarnation that is awaited (see state.refusal)."""
+    """An authenticated agent, of the incarnation that is awaited (see state.refusal). attempt, holds: see protocol.Join."""
 
     worker: int
+    attempt: int = -1
+    holds: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,29 @@ class Disconnected(Event):
 
 @dataclass(frozen=True)
 class Gone(Event):
-    """The backend: nothing of this incarnation is left. why: how its agent ended."""
+    """The backend: nothing of this incarnation is left. why: how its agent ended.
+
+    kind: "lost"; "memory", it needed more than it has; "node", its node never took it, which says nothing of it.
+    """
+
+    worker: int
+    incarnation: int
+    why: str
+    kind: str = "lost"
+
+
+@dataclass(frozen=True)
+class Leaves(Event):
+    """The backend: this incarnation was told to go (an eviction, a lost node); `Gone` follows."""
+
+    worker: int
+    incarnation: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Waits(Event):
+    """The backend: why this incarnation's agent does not run yet; empty if nothing is in its way."""
 
     worker: int
     incarnation: int

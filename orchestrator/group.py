@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 class Phase(Enum):
     """Where the whole group is."""
 
+    RESUMING = "resuming"  # this controller follows another one, and learns from the agents what they are doing
     GATHERING = "gathering"
     RUNNING = "running"
     ENDING = "ending"  # an attempt is being ended on every worker
@@ -98,13 +99,20 @@ class Failure:
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker. heard: when its agent last spoke; moved: when its program last made a step or was at something else."""
+    """One worker. heard: when its agent last spoke; moved: when its program last made a step or was at something else.
+
+    launched: its newest incarnation; when that is not the current one, it is the successor of one that is leaving or lost, and waits for
+    its end. waits: why the agent does not run yet. stale: the attempt of its child, where that is none of this controller's.
+    """
 
     status: Status = Status.AWAITED
     incarnation: int = 0
+    launched: int = 0
     joined_before: bool = False
     stillborn: int = 0
-    leaving: bool = False
+    leaving: str = ""
+    waits: str = ""
+    stale: int | None = None
     address: str = ""
     heard: float = 0.0
     beat: Beat = field(default_factory=Beat)
@@ -121,6 +129,25 @@ class Saving:
     leader: int
     noted: frozenset[int] = frozenset()
     saved: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Before:
+    """What is left of the controllers before this one. Times are on this one's clock.
+
+    incarnations: the current and the newest one of each worker. started: when the job did. known: whether an earlier controller told
+    anything; then attempt, begun and the rest are what it told.
+    """
+
+    incarnations: tuple[tuple[int, int], ...]
+    started: float
+    known: bool = False
+    attempt: int = 0
+    begun: bool = False
+    history: tuple[Failure, ...] = ()
+    spent: tuple[float, ...] = ()
+    furthest: int | None = None
+    fruitless: int = 0
 
 
 @dataclass(frozen=True)

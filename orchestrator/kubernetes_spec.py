@@ -123,8 +123,8 @@ class Kubernetes(Part):
     """Where and how the job runs on a cluster."""
 
     image: Image
-    controller: Controller
     resources: Resources
+    controller: Controller | None = None  # only a static set does without
     namespace: Label = "default"
     volumes: tuple[Volume, ...] = ()
     secrets: dict[str, SecretVariable] = Field(default_factory=dict)

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator import names, private_network, spec
+from orchestrator import names, private_network, spec, user_code
 from orchestrator.backends.local import LocalBackend, LocalProgram
 from orchestrator.controller import Controller
 from orchestrator.errors import InvalidJobError
@@ -63,7 +63,7 @@ def run(job: JobSpec, options: Options) -> int:
     folder = RunFolder.create(options.log_dir, job.name)
     _record(folder, job)
     program = LocalProgram(
-        command=tuple(job.command()),
+        command=(*((f"--code={Path(job.code).resolve()}",) if job.code else ()), *job.command()),
         python=python,
         environ=tuple(_environ(job, folder).items()),
         standby=not options.no_standby,
@@ -97,9 +97,11 @@ class _Run:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, controller.stop, number)
         try:
-            return await controller.run(names.LOOPBACK)
+            result = await controller.run(names.LOOPBACK)
         finally:
             self.state = controller.state
+        assert result, "a local job is never left to another controller"
+        return result
 
     def told(self, text: str) -> None:
         self.printer.say(text)
@@ -117,6 +119,9 @@ class _Run:
 
     def progressed(self, state: State) -> None:
         self._progress.update(state)
+
+    def changed(self, state: State) -> None:
+        """What is told and began is enough for a terminal."""
 
     def _warn_of_open_servers(self) -> None:
         others = private_network.other_addresses()
@@ -139,11 +144,12 @@ def _interpreter(given: str | None) -> str:
 def _check_program(job: JobSpec, same_python: bool) -> None:
     """Refuse what can't be run before anything is started."""
     kind, target = job.target()
+    folder = user_code.folder(job)
     if kind == "module":
-        if same_python and not _module_exists(target):
+        if same_python and not _module_exists(target, folder):
             raise InvalidJobError(f"there is no module {target} here or where Python looks; check the name and the current folder")
         return
-    path = Path(target)
+    path = folder / target
     if path.is_dir():
         raise InvalidJobError(f"{target} is a folder; give the script in it that is to be run")
     if not path.exists():
@@ -166,11 +172,11 @@ def _check_syntax(source: bytes, target: str) -> None:
         raise InvalidJobError(f"{target} is not a Python script: {e}") from e
 
 
-def _module_exists(name: str) -> bool:
+def _module_exists(name: str, folder: Path) -> bool:
     """Without importing anything: a package's own code must not run in the launcher."""
     if name.split(".")[0] == "worker_image":
         return True
-    where: list[str] | None = [str(Path.cwd()), *sys.path]
+    where: list[str] | None = [str(folder.absolute()), *sys.path]
     for part in name.split("."):
         found = importlib.machinery.PathFinder.find_spec(part, where)
         if found is None:

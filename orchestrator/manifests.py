@@ -4,188 +4,192 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterable
+from itertools import starmap
 from pathlib import PurePath
 from typing import Any
 
-from orchestrator import names
+from orchestrator import limits, names, pod_patch, worker_pod
 from orchestrator.archive import worker_archive
+from orchestrator.cluster import Cluster
 from orchestrator.errors import InvalidJobError
-from orchestrator.kubernetes_spec import Kubernetes, Volume
+from orchestrator.kubernetes_spec import amount
 from orchestrator.spec import JobSpec
-from orchestrator.templates import Manifest, render
+from orchestrator.templates import Manifest, render, render_each
+from orchestrator.worker_pod import INDEX, KEY_MOUNT, environment, escaped, kubernetes_of
 
 USER = 65532  # of the workers and the controller, in whatever image
 GRACE = 30  # seconds from SIGTERM to SIGKILL: the time for a save
+READABLE = 20_000_000  # bytes of TF_CONFIG that --workers prints at most
 CONTROLLER_RESTARTS = 100  # a controller that crashes loses nothing, and must not end a job that trains
-CONFIG_MAP_LIMIT = 1_048_576  # bytes: kubernetes.io/docs/concepts/configuration/configmap
-_KEY_MOUNT = f"{names.MOUNT}-key"
-_CODE = f"{names.MOUNT}/code.zip"
-_SPOT = {"cloud.google.com/gke-spot": "true"}
-# Every Kubernetes that is supported sets it in the pods of an Indexed Job; a Job of one worker sets it itself.
-_INDEX = "JOB_COMPLETION_INDEX"
-
-
-def shipped(job: JobSpec) -> str | None:
-    """The program's name in the archive of the user's code; None where the image has the program (an absolute path, a module)."""
-    kind, target = job.target()
-    return PurePath(target).name if kind == "script" and not PurePath(target).is_absolute() else None
 
 
 def job_objects(job: JobSpec, code: bytes | None) -> list[Manifest]:
-    """All that is sent at the start, in this order. code: the archive that `shipped` speaks of, made by archive.pack.
+    """All that is sent at the start, in this order. code: the user's files as one archive, where they go along.
 
     Raises InvalidJobError for what Kubernetes would refuse.
     """
-    binaries = _binaries(code)
-    _check_size(binaries, job.name)
-    values = {**_values(job), "texts": {"job.yaml": _understood(job)}, "binaries": binaries}
+    values = {**_values(job), **_controller_pod(job), "texts": {"job.yaml": _understood(job)}, "binaries": binaries(code)}
     files = ("access", "key", "files", "network", "controller", "group")
-    return [manifest for file in files for manifest in render(f"{file}.yaml.j2", values)]
+    objects = patched(job, [manifest for file in files for manifest in render(f"{file}.yaml.j2", values)])
+    limits.check(job.name, objects)
+    return objects
 
 
-def worker_objects(job: JobSpec, worker: int, incarnation: int) -> list[Manifest]:
-    """The Job of one worker that replaces a lost one."""
-    values = _values(job)
-    env = [{"name": _INDEX, "value": str(worker)}, *_env(job, incarnation)]
-    labels = {**values["worker_labels"], names.WORKER_LABEL: str(worker), names.INCARNATION_LABEL: str(incarnation)}
-    name = names.worker_job(job.name, worker, incarnation)
-    return render("worker.yaml.j2", {**values, "worker_name": name, "env": env, "worker_labels": labels})
+def worker_objects(job: JobSpec, worker: int, incarnation: int, avoid: str = "") -> list[Manifest]:
+    """The Job of one worker that replaces a lost one. avoid: the node that it was lost on, which may be lost too, and nobody knows yet."""
+    objects = patched(job, render("worker.yaml.j2", {**_values(job), **_of_worker(job, worker, incarnation)}))
+    for each in objects if avoid else []:
+        affinity = each["spec"]["template"]["spec"].setdefault("affinity", {}).setdefault("nodeAffinity", {})
+        elsewhere = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [avoid]}]}
+        affinity.setdefault("preferredDuringSchedulingIgnoredDuringExecution", []).append({"weight": 100, "preference": elsewhere})
+    return objects
+
+
+def each_worker(job: JobSpec) -> list[Manifest]:
+    """The Job of each worker as the first that replaces it, to be read: with the TF_CONFIG that its program will find.
+
+    The addresses in it are known only when the pods run. Raises InvalidJobError where there would be too much to read.
+    """
+    cluster = Cluster(tuple(f"worker-{worker}:port" for worker in range(job.workers))).spec()
+    size = len(json.dumps(cluster)) * job.workers
+    if size > READABLE:
+        raise InvalidJobError(
+            f"{job.workers} workers with a TF_CONFIG of all addresses each are {size / 1e6:,.0f} MB, and --workers prints at most "
+            f"{READABLE / 1e6:.0f}; they differ in their index alone: set workers to 2 and look at those"
+        )
+    jobs = render_each("worker.yaml.j2", _values(job), (_of_worker(job, worker, 1) for worker in range(job.workers)))
+    return [_with_tf_config(each, cluster, worker) for worker, each in enumerate(patched(job, jobs))]
+
+
+def _with_tf_config(manifest: Manifest, cluster: dict[str, list[str]], worker: int) -> Manifest:
+    tf_config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": worker}})
+    return {**manifest, "metadata": {**manifest["metadata"], "annotations": {names.TF_CONFIG: tf_config}}}
+
+
+def _of_worker(job: JobSpec, worker: int, incarnation: int) -> dict[str, Any]:
+    own = {names.WORKER_LABEL: str(worker), names.INCARNATION_LABEL: str(incarnation)}
+    return {
+        "worker_name": names.worker_job(job.name, worker, incarnation),
+        "worker_labels": {**base_values(job)["worker_labels"], **own},
+        "env": [{"name": INDEX, "value": str(worker)}, *_env(job, incarnation)],
+    }
+
+
+def warnings(job: JobSpec) -> list[str]:
+    """What is allowed in a job and yet unwise, a sentence each."""
+    (worker,) = worker_objects(job, worker=0, incarnation=1)
+    kubernetes = kubernetes_of(job)
+    images = [("kubernetes.image", kubernetes.image)]
+    if kubernetes.controller:
+        images.append(("kubernetes.controller.image", kubernetes.controller.image))
+    return [*filter(None, starmap(_unpinned, images)), *pod_patch.warnings(worker["spec"]["template"])]
+
+
+def _unpinned(field: str, image: str) -> str:
+    tag = image.rpartition("/")[2].partition(":")[2]
+    if "@" in image or tag not in ("", "latest"):
+        return ""
+    return f"{field} is {image}, which may be another image for a worker that is replaced; give a version or a digest"
 
 
 def _understood(job: JobSpec) -> str:
     return json.dumps(job.model_dump(mode="json", exclude_defaults=True), indent=2) + "\n"
 
 
-def _values(job: JobSpec) -> dict[str, Any]:
-    kubernetes = _kubernetes(job)
+def base_values(job: JobSpec) -> dict[str, Any]:
+    """For every template of a job."""
+    kubernetes = kubernetes_of(job)
     selector = {names.JOB_LABEL: job.name}
     labels = {**selector, "app.kubernetes.io/managed-by": "tfrun"}
     return {
         "name": job.name,
         "namespace": kubernetes.namespace,
-        "controller": names.controller(job.name),
-        "key": names.key(job.name),
         "files": names.files(job.name),
         "labels": labels,
-        "selector": selector,
-        "controller_labels": {**labels, names.ROLE_LABEL: "controller"},
-        "worker_labels": {**labels, names.ROLE_LABEL: "worker", names.INCARNATION_LABEL: "0"},
-        "port": names.PORT,
-        "workers": job.workers,
+        "worker_labels": {**labels, names.ROLE_LABEL: "worker"},
+        "worker_selector": {**selector, names.ROLE_LABEL: "worker"},
         "user": USER,
         "grace": GRACE,
-        "mount": names.MOUNT,
-        "key_mount": _KEY_MOUNT,
         "run_deadline": int(job.deadlines.start + job.deadlines.run),
         "time_to_live": int(kubernetes.time_to_live),
-        "controller_restarts": CONTROLLER_RESTARTS,
-        **_pod(job, kubernetes),
-        **_controller_pod(kubernetes),
     }
 
 
-def _kubernetes(job: JobSpec) -> Kubernetes:
-    if job.kubernetes is None:
-        raise InvalidJobError(
-            f"the job {job.name} has no part `kubernetes`; it needs at least image, controller.image and resources.memory"
-        )
-    return job.kubernetes
+def _values(job: JobSpec) -> dict[str, Any]:
+    base = base_values(job)
+    return {
+        **base,
+        "controller": names.controller(job.name),
+        "key": names.key(job.name),
+        "controller_labels": {**base["labels"], names.ROLE_LABEL: "controller"},
+        "controller_selector": {**base["worker_selector"], names.ROLE_LABEL: "controller"},
+        "worker_labels": {**base["worker_labels"], names.INCARNATION_LABEL: "0"},
+        "port": names.PORT,
+        "workers": job.workers,
+        "mount": names.MOUNT,
+        "key_mount": KEY_MOUNT,
+        "controller_restarts": CONTROLLER_RESTARTS,
+        **worker_pod.values(job, with_key=True),
+        "command": _command(job),
+        "env": _env(job, 0),
+    }
 
 
-def _binaries(code: bytes | None) -> dict[str, str]:
+def binaries(code: bytes | None) -> dict[str, str]:
+    """The archives that a worker's pod reads."""
     archives = {"worker.zip": worker_archive(), **({"code.zip": code} if code else {})}
     return {name: base64.b64encode(content).decode() for name, content in archives.items()}
 
 
-def _check_size(binaries: dict[str, str], name: str) -> None:
-    size = sum(map(len, binaries.values()))
-    if size > CONFIG_MAP_LIMIT * 0.95:  # the rest is for the job file
-        raise InvalidJobError(
-            f"the code of {name} is {size / 1e6:.1f} MB in a ConfigMap, which holds at most 1 MB; put it into the image, "
-            "and give its path there as the program"
-        )
-
-
-def _pod(job: JobSpec, kubernetes: Kubernetes) -> dict[str, Any]:
-    resources = kubernetes.resources
-    gpu = {"nvidia.com/gpu": str(resources.gpu)} if resources.gpu else {}
-    volumes = _volumes(kubernetes, job)
-    return {
-        "image": kubernetes.image,
-        "command": _command(job),
-        "env": _env(job, 0),
-        "resources": {"cpu": resources.cpu, "memory": resources.memory, **gpu},
-        "service_account": kubernetes.service_account,
-        "priority_class": kubernetes.priority_class,
-        "pull_secrets": [{"name": name} for name in kubernetes.pull_secrets],
-        "node_selector": {**kubernetes.node_selector, **(_SPOT if kubernetes.spot else {})},
-        "tolerations": [toleration.model_dump(exclude_none=True) for toleration in kubernetes.tolerations],
-        "mounts": [mount for mount, _ in volumes],
-        "volumes": [volume for _, volume in volumes],
-    }
-
-
 def _command(job: JobSpec) -> list[str]:
-    kind, target, *arguments = job.command()
-    program = shipped(job)
     return [
         *("python3", f"{names.MOUNT}/worker.zip", "agent"),
         *("--controller", f"{names.controller(job.name)}:{names.PORT}"),
-        *("--worker", f"$({_INDEX})", "--incarnation", "$(TFRUN_INCARNATION)", "--host", "$(TFRUN_POD_IP)"),
-        *("--secret-file", f"{_KEY_MOUNT}/token", "--join-deadline", f"{job.deadlines.start:g}"),
-        *(("--code", _CODE) if program else ()),
-        *(kind, program or target, *(_escaped(argument) for argument in arguments)),
+        *("--worker", f"$({INDEX})", "--incarnation", "$(TFRUN_INCARNATION)", "--host", "$(TFRUN_POD_IP)"),
+        *("--secret-file", f"{KEY_MOUNT}/token", "--join-deadline", f"{job.deadlines.start:g}", "--rejoin", f"{job.deadlines.run:g}"),
+        *program_words(job),
     ]
+
+
+def program_words(job: JobSpec) -> list[str]:
+    """What an agent is told of the program, and of the archive that it is in."""
+    kind, target, *arguments = job.command()
+    code = ("--code", f"{names.MOUNT}/code.zip") if job.ships_code() else ()
+    alone = code and not job.code  # a script without its folder
+    return [*code, kind, PurePath(target).name if alone else target, *(escaped(argument) for argument in arguments)]
 
 
 def _env(job: JobSpec, incarnation: int) -> list[dict[str, Any]]:
-    kubernetes = _kubernetes(job)
-    directory = job.checkpoints.directory if job.checkpoints else "/tmp/checkpoints"  # noqa: S108 # the pod's own emptyDir
-    ours = {
-        "TFRUN_INCARNATION": str(incarnation),
-        "TFRUN_WORKERS": str(job.workers),
-        "TFRUN_STRATEGY": job.strategy,
-        "TFRUN_CHECKPOINT_DIR": directory,
-    }
-    given = [{"name": name, "value": _escaped(value)} for name, value in {**job.env, **ours}.items()]
-    secrets = [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": ref.secret, "key": ref.key}}} for name, ref in kubernetes.secrets.items()
-    ]
-    return [*given, *secrets, {"name": "TFRUN_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    address = {"name": "TFRUN_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    return [*environment(job, {"TFRUN_INCARNATION": str(incarnation)}), address]
 
 
-def _volumes(kubernetes: Kubernetes, job: JobSpec) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """(mount, volume) of everything that a worker sees beside its image."""
-    files, key = {"name": names.files(job.name)}, {"secretName": names.key(job.name), "items": [{"key": "token", "path": "token"}]}
-    ours: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        ({"name": "files", "mountPath": names.MOUNT, "readOnly": True}, {"name": "files", "configMap": files}),
-        ({"name": "key", "mountPath": _KEY_MOUNT, "readOnly": True}, {"name": "key", "secret": key}),
-        ({"name": "tmp", "mountPath": "/tmp"}, {"name": "tmp", "emptyDir": {}}),  # noqa: S108 # the pod's own
-    ]
-    shared = kubernetes.resources.shared_memory
-    if shared:
-        memory = {"medium": "Memory", "sizeLimit": shared}
-        ours.append(({"name": "shared-memory", "mountPath": "/dev/shm"}, {"name": "shared-memory", "emptyDir": memory}))  # noqa: S108 # the pod's own
-    return [*ours, *(_claimed(number, volume) for number, volume in enumerate(kubernetes.volumes))]
+def patched(job: JobSpec, objects: Iterable[Manifest]) -> list[Manifest]:
+    """With the job file's own patch in every worker's pod."""
+    return [_with_patch(each, kubernetes_of(job).pod) if is_of_workers(each) else each for each in objects]
 
 
-def _claimed(number: int, volume: Volume) -> tuple[dict[str, Any], dict[str, Any]]:
-    name = f"volume-{number}"
-    return {"name": name, "mountPath": volume.path, "readOnly": volume.read_only}, {
-        "name": name,
-        "persistentVolumeClaim": {"claimName": volume.claim, "readOnly": volume.read_only},
-    }
+def is_of_workers(manifest: Manifest) -> bool:
+    """Whether it is a Job whose pods are workers."""
+    return manifest["kind"] == "Job" and bool(manifest["spec"]["template"]["metadata"]["labels"][names.ROLE_LABEL] == "worker")
 
 
-def _escaped(text: str) -> str:
-    """As Kubernetes must be told a text that holds "$(NAME)", which it would replace."""
-    return text.replace("$(", "$$(")
+def _with_patch(manifest: Manifest, patch: dict[str, Any]) -> Manifest:
+    return {**manifest, "spec": {**manifest["spec"], "template": pod_patch.applied(manifest["spec"]["template"], patch)}}
 
 
-def _controller_pod(kubernetes: Kubernetes) -> dict[str, Any]:
-    controller = kubernetes.controller
+def _controller_pod(job: JobSpec) -> dict[str, Any]:
+    controller = kubernetes_of(job).controller
+    if controller is None:
+        raise InvalidJobError(
+            f"kubernetes.controller.image of {job.name} is missing; it is made from the target `controller` of tfrun's Dockerfile, "
+            "and only `tfrun render --static` does without"
+        )
     return {
         "controller_image": controller.image,
-        "controller_command": ["tfrun", "controller", f"{names.MOUNT}/job.yaml", f"{_KEY_MOUNT}/token"],
-        "controller_resources": {"cpu": controller.cpu, "memory": controller.memory},
+        "controller_command": ["tfrun", "controller", f"{names.MOUNT}/job.yaml", f"{KEY_MOUNT}/token"],
+        "controller_requests": {"cpu": controller.cpu, "memory": controller.memory},
+        # Its start is a second of processor, which everyone waits for; later it needs next to nothing.
+        "controller_limits": {"cpu": max("1", controller.cpu, key=amount), "memory": controller.memory},
     }

@@ -44,7 +44,11 @@ def worker_folder(worker: int) -> str:
 # ---- on Kubernetes ----
 
 JOB_LABEL, ROLE_LABEL, WORKER_LABEL, INCARNATION_LABEL = "tfrun.dev/job", "tfrun.dev/role", "tfrun.dev/worker", "tfrun.dev/incarnation"
+STATUS, STOP = "tfrun.dev/status", "tfrun.dev/stop"  # annotations of the controller's Job: what it writes, what it is asked
+TF_CONFIG = "tfrun.dev/tf-config"  # annotation of a Job that `render --workers` prints: what its program gets
+SPEC = "tfrun.dev/spec"  # annotation of the controller's Job: a digest of the objects that were submitted
 PORT = 2220  # of the controller's rendezvous
+STATIC_PORT = 2222  # of TensorFlow's servers, where no controller tells them of free ones
 
 
 def controller(job: str) -> str:
@@ -65,3 +69,13 @@ def files(job: str) -> str:
 def worker_job(job: str, worker: int, incarnation: int) -> str:
     """The Job of one worker that replaces a lost one: at most 63 characters up to worker 99999 and incarnation 999999."""
     return f"{job}-{worker}-{incarnation}"
+
+
+def static_worker(job: str, worker: int) -> str:
+    """The Job and the host name of one worker of a static set."""
+    return f"{job}-{worker}"
+
+
+def static_address(job: str, worker: int) -> str:
+    """Where the others find that worker: its host name in the Service of its job, and the port."""
+    return f"{static_worker(job, worker)}.{job}:{STATIC_PORT}"

@@ -57,9 +57,7 @@ class Printer:
         """Show this file from its beginning; `most` is the number of workers, for the width of the prefix."""
         if self._quiet:
             return
-        name = f"[{worker:>{len(str(most - 1))}}] "
-        prefix = f"\x1b[{_COLOURS[worker % len(_COLOURS)]}m{name}\x1b[0m" if self._terminal else name
-        self._followed.append(_Followed(os.open(path, os.O_RDONLY | os.O_CLOEXEC), prefix.encode()))
+        self._followed.append(_Followed(os.open(path, os.O_RDONLY | os.O_CLOEXEC), prefix(worker, most, self._terminal)))
         self._wake.set()
 
     def say(self, text: str) -> None:
@@ -107,13 +105,8 @@ class Printer:
         if not data or self._out is None:
             return
         self._clear_status()
-        view = memoryview(data)
         try:
-            while view:
-                try:
-                    view = view[os.write(self._out, view) :]
-                except BlockingIOError:  # whoever started us shares a terminal or pipe that does not block
-                    select.select([], [self._out], [])
+            write(self._out, data)
         except OSError:  # the reader went away (`tfrun run … | head`): the training goes on, and the logs have it all
             self._out = None
 
@@ -131,6 +124,22 @@ class Printer:
         if self._status_shown and self._out is not None:
             os.write(self._out, _CLEAR_LINE)
         self._status_shown = False
+
+
+def prefix(worker: int, most: int, coloured: bool) -> bytes:
+    """What stands before each line of a worker; `most` is the number of workers, for the width."""
+    name = f"[{worker:>{len(str(most - 1))}}] "
+    return (f"\x1b[{_COLOURS[worker % len(_COLOURS)]}m{name}\x1b[0m" if coloured else name).encode()
+
+
+def write(file: int, data: bytes) -> None:
+    """Write everything, also where whoever started us shares a terminal or pipe that does not block."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(file, view) :]
+        except BlockingIOError:
+            select.select([], [file], [])
 
 
 def _lines(followed: _Followed, chunk: bytes, end: bool = False) -> bytes:

@@ -21,11 +21,11 @@ BACKLOG = 4096  # connections that may wait: a whole group comes at once
 class Listener(Protocol):
     """What the server tells its owner."""
 
-    def refusal(self, worker: int, incarnation: int) -> str | None:
+    def refusal(self, worker: int, incarnation: int) -> protocol.Refused | None:
         """Why this agent is not taken, None if it is."""
 
-    def joined(self, worker: int) -> None:
-        """An agent has joined."""
+    def joined(self, worker: int, attempt: int, holds: str) -> None:
+        """An agent has joined, and has this of an attempt (see protocol.Join)."""
 
     def said(self, worker: int, message: Message) -> None:
         """An agent sent a message."""
@@ -54,7 +54,7 @@ class Rendezvous:
         self.address = f"{host}:{port}"
 
     async def close(self) -> None:
-        """Close every connection: an agent whose controller is gone ends its worker."""
+        """Close every connection: an agent whose controller is gone ends its worker, or waits for the next controller."""
         if self._server:
             self._server.close()
         for writer in self._writers.values():
@@ -76,7 +76,7 @@ class Rendezvous:
                 return
             worker, incarnation = joined.worker, joined.incarnation
             self._writers[worker] = writer
-            self._listener.joined(worker)
+            self._listener.joined(worker, joined.attempt, joined.holds)
             while line := await reader.readline():
                 self._listener.said(worker, protocol.decode(line))
         except (OSError, ValueError, asyncio.TimeoutError, protocol.ProtocolError):
@@ -94,20 +94,20 @@ class Rendezvous:
         nonce = os.urandom(16).hex()
         writer.write(protocol.encode(protocol.Challenge(nonce)))
         join = protocol.expect(await reader.readline(), protocol.Join)
-        reason = self._distrust(join, nonce) or self._listener.refusal(join.worker, join.incarnation)
-        if reason:
-            writer.write(protocol.encode(protocol.Refused(reason)))
+        refused = self._distrust(join, nonce) or self._listener.refusal(join.worker, join.incarnation)
+        if refused:
+            writer.write(protocol.encode(refused))
             return None
         answer = protocol.proof(self._secret, "controller", join.worker, join.incarnation, (nonce, join.nonce))
         writer.write(protocol.encode(protocol.Welcome(answer, self._beat)))
         return join
 
-    def _distrust(self, join: protocol.Join, nonce: str) -> str | None:
+    def _distrust(self, join: protocol.Join, nonce: str) -> protocol.Refused | None:
         wanted = protocol.proof(self._secret, "agent", join.worker, join.incarnation, (nonce, join.nonce))
         if not protocol.proven(join.proof, wanted):
-            return "it does not know this run's secret"
+            return protocol.Refused("it does not know this run's secret")
         if join.version != protocol.VERSION:
-            return f"it speaks version {join.version} of the protocol, this controller {protocol.VERSION}"
+            return protocol.Refused(f"it speaks version {join.version} of the protocol, this controller {protocol.VERSION}")
         return None
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, get_args
 
@@ -14,13 +13,11 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from orchestrator import names
 from orchestrator.errors import InvalidJobError
-from orchestrator.fields import Count, Duration, Part, Text, check_variable
+from orchestrator.fields import Count, Duration, Part, Text, check_string, check_variable, holds_secret
 from orchestrator.kubernetes_spec import Kubernetes
 
 WORKER_LIMIT = 100_000  # an Indexed Job takes no more: kubernetes.io/docs/concepts/workloads/controllers/job
 BUILTINS = ("digits",)
-
-_SECRET = re.compile(r"(?:^|[-_])(?:password|passwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|credentials?)$", re.IGNORECASE)
 
 
 class Restarts(Part):
@@ -45,10 +42,11 @@ class Checkpoints(Part):
 
 
 class JobSpec(Part):
-    """A training job. Exactly one of `program` and `builtin` is given."""
+    """A training job. Exactly one of `program` and `builtin` is given; `code` is the folder of the program and of what it imports."""
 
     name: str = ""
     program: Text | None = None
+    code: Annotated[Text, Field(min_length=1)] | None = None
     builtin: Literal["digits"] | None = None
     args: tuple[Text, ...] = ()
     workers: Annotated[int, Field(strict=True, ge=1, le=WORKER_LIMIT)] = 1
@@ -71,9 +69,8 @@ class JobSpec(Part):
     def _checked_args(cls, args: tuple[str, ...]) -> tuple[str, ...]:
         for arg, following in zip(args, (*args[1:], ""), strict=False):
             option, given, value = arg.partition("=")
-            if "\0" in arg:
-                raise ValueError("must not hold a NUL character")
-            if option.startswith("-") and _SECRET.search(option) and (value if given else following and not following.startswith("-")):
+            check_string("an argument", arg)
+            if option.startswith("-") and holds_secret(option) and (value if given else following and not following.startswith("-")):
                 raise ValueError(f"gives a secret with {option}, and everyone can read a command line; use an environment variable instead")
         return args
 
@@ -82,10 +79,9 @@ class JobSpec(Part):
     def _checked_env(cls, env: dict[str, str]) -> dict[str, str]:
         for name, value in env.items():
             check_variable(name)
-            if value and _SECRET.search(name):
+            if value and holds_secret(name):
                 raise ValueError(f"holds a secret in {name}; leave it out and set it where you start tfrun: workers inherit it")
-            if "\0" in value:
-                raise ValueError(f"has a NUL character in {name}")
+            check_string(name, f"{name}={value}")
         return env
 
     @model_validator(mode="after")
@@ -95,6 +91,9 @@ class JobSpec(Part):
         kind, target = self.target()
         if kind == "module" and not all(part.isidentifier() for part in target.split(".")):
             raise ValueError(f"has the program {self.program!r}; `-m` takes a module's dotted name, such as `-m package.module`")
+        path = PurePosixPath(target)
+        if self.code and (self.builtin or path.is_absolute() or ".." in path.parts):
+            raise ValueError(f"has the code {self.code} and no program in it; give its path from there, such as `program: train.py`")
         return self
 
     def target(self) -> tuple[str, str]:
@@ -105,6 +104,11 @@ class JobSpec(Part):
         if program.startswith("-m "):
             return "module", program[3:].strip()
         return "script", program
+
+    def ships_code(self) -> bool:
+        """Whether files of this machine go along to a cluster; an absolute path, a module and a builtin are the image's own."""
+        kind, target = self.target()
+        return bool(self.code) or (kind == "script" and not PurePosixPath(target).is_absolute())
 
     def command(self) -> list[str]:
         """The words that the launcher of a worker's program takes: kind, target, arguments."""

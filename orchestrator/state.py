@@ -4,25 +4,25 @@ gathering → running(attempt k) → (ending → gathering → running(attempt k
 
 An attempt begins only when every worker is READY, and a worker is READY only after its agent has said that nothing of the attempt
 before is left there (or the backend has said so of a lost one): two attempts never live at once.
+
+A controller that follows another one begins with resuming: its agents went on meanwhile, and say as they join what they hold.
 """
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from orchestrator import deadlines, restarts
+from orchestrator import deadlines, messages
 from orchestrator.events import (
     Action,
-    BeginAll,
     Disconnected,
     Event,
-    Finish,
     Gone,
     Joined,
     Launch,
+    Leaves,
     Paused,
     Remove,
     Said,
@@ -30,40 +30,34 @@ from orchestrator.events import (
     StopAsked,
     Tell,
     Tick,
+    Waits,
 )
 from orchestrator.group import (
     CONNECTED,
-    HAS_LIVE_PROGRAM,
+    Before,
     Ending,
     Failure,
     Phase,
     Policy,
     Result,
-    Saving,
     State,
     Status,
     Worker,
-    indices,
 )
-from worker_image.protocol import (
-    AskSave,
-    Beat,
-    Dismiss,
-    End,
-    Ended,
-    Leaving,
-    Message,
-    Note,
-    Prepare,
-    Ready,
-    SaveAt,
-    Saved,
-    SaveGo,
-    SaveNoted,
-    SaveTarget,
+from orchestrator.moves import (
+    RUNS,
+    Step,
+    begin_if_ready,
+    end_attempt,
+    finish,
+    gather,
+    lose,
+    prepare,
+    settle,
+    stopped_by,
+    succeed,
 )
-
-Step = tuple[State, list[Action]]
+from worker_image.protocol import Beat, End, Refused
 
 STILLBORN_LIMIT = 2  # agents of one worker in a row that end before they join
 ENDING_SLACK = 20.0  # seconds beyond the grace until an agent that does not confirm the end of its child is given up
@@ -75,15 +69,38 @@ def begin(policy: Policy, at: float) -> Step:
     return State(policy, workers, started=at, since=at), [Launch(i, 0) for i in range(policy.workers)]
 
 
-def refusal(state: State, worker: int, incarnation: int) -> str | None:
+def resume(policy: Policy, at: float, before: Before) -> Step:
+    """The group of a controller that is gone, or a new one whose first workers are there already."""
+    workers = tuple(
+        Worker(incarnation=current, launched=newest, joined_before=before.known, heard=at) for current, newest in before.incarnations
+    )
+    state = State(
+        policy,
+        workers,
+        started=before.started,
+        since=at,
+        phase=Phase.RESUMING if before.known else Phase.GATHERING,
+        attempt=before.attempt,
+        begun=before.begun,
+        history=before.history,
+        spent=before.spent,
+        furthest=before.furthest,
+        fruitless=before.fruitless,
+    )
+    return state, [Launch(i, k) for i, each in enumerate(before.incarnations) for k in sorted(set(each))]
+
+
+def refusal(state: State, worker: int, incarnation: int) -> Refused | None:
     """Why an agent that wants to join is not taken; None if it is."""
     if not 0 <= worker < len(state.workers):
-        return f"there is no worker {worker} in a group of {len(state.workers)}"
+        return Refused(f"there is no worker {worker} in a group of {len(state.workers)}")
     known = state.workers[worker]
+    if known.incarnation < incarnation <= known.launched:
+        return Refused(f"incarnation {known.incarnation} of worker {worker} is not gone yet", retry=True)
     if incarnation != known.incarnation:
-        return f"incarnation {incarnation} of worker {worker} is not the current one ({known.incarnation})"
+        return Refused(f"incarnation {incarnation} of worker {worker} is not the current one ({known.incarnation})")
     if known.status is not Status.AWAITED:
-        return f"worker {worker} has joined already"
+        return Refused(f"worker {worker} has joined already")
     return None
 
 
@@ -98,147 +115,118 @@ def step(state: State, event: Event) -> Step:
 
 
 def _joined(state: State, event: Joined) -> Step:
-    state = state.change(event.worker, status=Status.JOINED, joined_before=True, stillborn=0, heard=event.at)
-    return _prepare(state, [event.worker]) if state.phase is Phase.GATHERING else (state, [])
+    index, at = event.worker, event.at
+    state = state.change(index, status=Status.JOINED, joined_before=True, stillborn=0, waits="", heard=at)
+    if state.phase is Phase.RESUMING:
+        return _joined_again(state, event)
+    actions: list[Action] = []
+    if event.holds and event.attempt >= state.attempt and state.phase is Phase.GATHERING:  # a number is never used twice
+        state = replace(state, attempt=event.attempt + 1)
+        state, actions = prepare(state, state.having(Status.PREPARING, Status.READY))
+    if event.holds == "running":  # of an attempt that is given up
+        state = state.change(index, status=Status.ENDING, stale=event.attempt)
+        return state, [*actions, Send(index, End(event.attempt))]
+    if state.phase is not Phase.GATHERING:
+        return state, actions
+    state, more = prepare(state, [index])
+    return state, [*actions, *more]
+
+
+def _joined_again(state: State, event: Joined) -> Step:
+    """While resuming. One that holds nothing of the attempt shows that this is not whole, and it is ended wherever it lives."""
+    index, at = event.worker, event.at
+    others = state.having(Status.RUNNING, Status.DONE)
+    if event.holds and (event.attempt == state.attempt or (event.attempt > state.attempt and not others)):
+        fields = {"status": Status.RUNNING, "beat": Beat(), "moved": at, "idle_since": at, "stopped_since": None, "first": None}
+        return replace(state.change(index, **fields), attempt=event.attempt, begun=True), []
+    actions: list[Action] = []
+    if event.holds == "running":  # of an older attempt
+        state = state.change(index, status=Status.ENDING, stale=event.attempt)
+        actions = [Send(index, End(event.attempt))]
+    if others:
+        text = f"holds nothing of attempt {state.attempt}: the controller before this one was lost while it began or ended"
+        state, more = end_attempt(state, Failure(index, state.attempt, "lost", text), at, grace=0.0)
+    else:
+        state, more = gather(replace(state, attempt=state.attempt + state.begun), at)
+    return state, [*actions, *more]
 
 
 def _said(state: State, event: Said) -> Step:
     if state.workers[event.worker].status not in CONNECTED:
         return state, []
-    state = state.change(event.worker, heard=event.at)
-    handler = _MESSAGES.get(type(event.message))
-    return handler(state, event.worker, event.message, event.at) if handler else (state, [])
+    return messages.handle(state.change(event.worker, heard=event.at), event.worker, event.message, event.at)
 
 
 def _disconnected(state: State, event: Disconnected) -> Step:
     worker = state.workers[event.worker]
     if event.incarnation != worker.incarnation or worker.status not in CONNECTED:
         return state, []
-    return _lose(state, event.worker, event.at, "lost", "was lost: the connection of its agent closed")
+    return lose(state, event.worker, event.at, "lost", "was lost: the connection of its agent closed")
+
+
+def _leaves(state: State, event: Leaves) -> Step:
+    worker = state.workers[event.worker]
+    if event.incarnation != worker.incarnation or worker.status not in CONNECTED:
+        return state, []
+    return messages.leave(state, event.worker, f"has to leave: {event.why}", event.at)
+
+
+def _waits(state: State, event: Waits) -> Step:
+    current = event.incarnation == state.workers[event.worker].incarnation
+    return state.change(event.worker, waits=event.why) if current else state, []
 
 
 def _gone(state: State, event: Gone) -> Step:
     worker = state.workers[event.worker]
+    if worker.incarnation < event.incarnation == worker.launched:
+        return _relaunch(state, event)
     if event.incarnation != worker.incarnation:
         return state, []
     actions: list[Action] = []
-    if worker.status in CONNECTED:
-        state, actions = _lose(state, event.worker, event.at, "lost", f"was lost: {event.why}")
-    stillborn = 0 if worker.joined_before else worker.stillborn + 1
+    if worker.status is Status.LOST:
+        state = _explained(state, event)
+    elif worker.status in CONNECTED or state.phase is Phase.RESUMING:
+        state, actions = lose(state, event.worker, event.at, "lost", f"was lost: {event.why}")
+        state = _explained(state, event)
+        actions = [a for a in actions if not isinstance(a, Remove)]
+    worker = state.workers[event.worker]
+    stillborn = 0 if worker.joined_before else worker.stillborn + (event.kind != "node")
     if stillborn >= STILLBORN_LIMIT:
-        reason = f"worker {event.worker} could not be started: {event.why} before it joined"
-        return _finish(state, Result(Ending.NOT_LAUNCHED, reason), actions)
-    fresh = Worker(Status.AWAITED, worker.incarnation + 1, stillborn=stillborn, heard=event.at)
-    state = state.change(event.worker, **vars(fresh))
-    actions = [a for a in actions if not isinstance(a, Remove)]
-    settled, more = _settle(state, event.at)
-    return settled, [*actions, Launch(event.worker, fresh.incarnation), *more] if settled.phase is not Phase.OVER else more
+        return _not_launched(state, event, actions)
+    if worker.launched == worker.incarnation:
+        state, launch = succeed(state, event.worker)
+        actions = [*actions, *launch]
+    newest = state.workers[event.worker].launched
+    fresh = Worker(Status.AWAITED, newest, newest, stillborn=stillborn, heard=event.at)
+    settled, more = settle(state.change(event.worker, **vars(fresh)), event.at)
+    return settled, [*actions, *more]
 
 
-def _lose(state: State, index: int, at: float, kind: str, text: str) -> Step:
-    """An agent is gone: its worker's part of the attempt is lost, and the backend makes sure that nothing is left."""
-    worker = state.workers[index]
-    failure = Failure(index, state.attempt, kind, text, step=worker.beat.step)
-    state = state.change(index, status=Status.LOST)
-    actions: list[Action] = [Remove(index, worker.incarnation)]
-    if state.phase is Phase.RUNNING:
-        state, more = _end_attempt(state, failure, at, grace=0.0)
-        return state, [*actions, *more]
-    if state.phase is Phase.ENDING:
-        state = replace(state, failures=(*state.failures, failure))
-        if state.saving:  # nobody can save without it
-            state = replace(state, saving=None, end_at=at)
-    return state, actions
+def _relaunch(state: State, event: Gone) -> Step:
+    """A successor has ended before its time."""
+    worker = state.workers[event.worker]
+    stillborn = worker.stillborn + (event.kind != "node")
+    if stillborn >= STILLBORN_LIMIT:
+        return _not_launched(state, event, [])
+    state = state.change(event.worker, launched=worker.launched + 1, stillborn=stillborn)
+    return state, [Launch(event.worker, worker.launched + 1)]
 
 
-# ---- messages ----
+def _not_launched(state: State, event: Gone, actions: list[Action]) -> Step:
+    reason = f"worker {event.worker} could not be started: {event.why} before it joined"
+    return finish(state, Result(Ending.NOT_LAUNCHED, reason), actions)
 
 
-def _ready(state: State, index: int, message: Ready, at: float) -> Step:
-    if state.workers[index].status is not Status.PREPARING or message.attempt != state.attempt:
-        return state, []
-    return _begin_if_ready(state.change(index, status=Status.READY, address=message.address), at)
+def _explained(state: State, event: Gone) -> State:
+    """A worker that ran out of memory is no lost one, though the first that is seen of it is a closed connection."""
+    if event.kind != "memory":
+        return state
 
+    def better(failure: Failure) -> Failure:
+        mine = failure.worker == event.worker and failure.kind == "lost"
+        return replace(failure, kind=event.kind, text=f"was lost: {event.why}", place="out of memory") if mine else failure
 
-def _beat(state: State, index: int, beat: Beat, at: float) -> Step:
-    worker = state.workers[index]
-    if worker.status not in (Status.RUNNING, Status.ENDING):
-        return state, []
-    moved = beat.step != worker.beat.step or beat.activity or beat.stopped
-    fields: dict[str, Any] = {"beat": beat, "moved": at if moved else worker.moved}
-    fields["idle_since"] = at if beat.busy - worker.beat.busy > deadlines.BUSY else worker.idle_since
-    fields["stopped_since"] = (worker.stopped_since if worker.stopped_since is not None else at) if beat.stopped else None
-    if worker.first is None and beat.step is not None:
-        fields["first"] = (at, beat.step, beat.busy)
-    return state.change(index, **fields), []
-
-
-def _ended(state: State, index: int, outcome: Ended, at: float) -> Step:
-    status = state.workers[index].status
-    if outcome.attempt != state.attempt or status not in (Status.PREPARING, Status.READY, Status.RUNNING, Status.ENDING):
-        return state, []
-    if outcome.kind == "done" and status is Status.RUNNING:
-        state = state.change(index, status=Status.DONE)
-        if len(state.having(Status.DONE)) == len(state.workers):
-            return _finish(state, Result(Ending.SUCCEEDED, "every worker's program ended with 0"), [])
-        return state, []
-    state = state.change(index, status=Status.JOINED, beat=Beat(step=outcome.step))
-    failure = Failure(index, state.attempt, outcome.kind, outcome.text + _uneven(state, outcome), outcome.place, outcome.step)
-    if status is Status.ENDING:
-        if outcome.kind not in ("ended", "done", "left"):
-            state = replace(state, failures=(*state.failures, failure))
-        return _settle(state, at)
-    return _end_attempt(state, failure, at, grace=0.0)
-
-
-def _uneven(state: State, outcome: Ended) -> str:
-    """What a lost peer means when nobody was lost: TensorFlow says no more than that the other one does not answer."""
-    done = state.having(Status.DONE)
-    if outcome.kind != "peer" or not done:
-        return ""
-    return f"; {indices(done)} had ended with 0 before, and every worker must make the same number of steps"
-
-
-def _leaving(state: State, index: int, _message: Leaving, at: float) -> Step:
-    state = state.change(index, leaving=True)
-    if state.phase is Phase.RUNNING:
-        failure = Failure(index, state.attempt, "preempted", "was told to leave (SIGTERM)", step=state.workers[index].beat.step)
-        return _end_attempt(state, failure, at, grace=state.policy.grace)
-    return _release_leaving(state) if state.phase is Phase.GATHERING else (state, [])
-
-
-def _note(state: State, _index: int, message: Note, _at: float) -> Step:
-    return state, [Tell(message.text, message.topic or message.text)]
-
-
-def _save_target(state: State, index: int, message: SaveTarget, _at: float) -> Step:
-    if not state.saving or state.saving.leader != index:
-        return state, [Send(index, SaveGo(ok=False))]
-    others = [i for i in state.having(Status.ENDING) if i != index]
-    if not others:
-        return state, [Send(index, SaveGo(ok=True))]
-    return state, [Send(i, SaveAt(message.boundary)) for i in others]
-
-
-def _save_noted(state: State, index: int, message: SaveNoted, _at: float) -> Step:
-    saving = state.saving
-    if not saving:
-        return state, []
-    if not message.ok:  # it is past the boundary: this save can't be, and the programs are ended at the end of the grace
-        return replace(state, saving=None), [Send(saving.leader, SaveGo(ok=False))]
-    saving = replace(saving, noted=saving.noted | {index})
-    state = replace(state, saving=saving)
-    waited_for = set(state.having(Status.ENDING)) - {saving.leader}
-    return state, [Send(saving.leader, SaveGo(ok=True))] if waited_for <= saving.noted else []
-
-
-def _saved(state: State, index: int, message: Saved, _at: float) -> Step:
-    saving = state.saving
-    if not saving:
-        return state, []
-    saving = replace(saving, saved=saving.saved | {index})
-    everyone = len(saving.saved) == len(state.workers)
-    return replace(state, saving=saving), [Tell(f"every worker saved at step {message.step}")] if everyone else []
+    return replace(state, failures=tuple(map(better, state.failures)))
 
 
 # ---- time and the user ----
@@ -247,15 +235,19 @@ def _saved(state: State, index: int, message: Saved, _at: float) -> Step:
 def _tick(state: State, event: Tick) -> Step:
     late = deadlines.too_late(state, event.at)
     if late:
-        return _finish(state, late, [])
+        return finish(state, late, [])
     actions: list[Action] = []
     for index in deadlines.silent(state, event.at):
         quiet = f"was lost: its agent was silent for {event.at - state.workers[index].heard:.0f} s"
-        state, more = _lose(state, index, event.at, "silent", quiet)
+        state, more = lose(state, index, event.at, "silent", quiet)
+        actions += more
+    for index in deadlines.not_back(state, event.at):
+        text = f"was lost: its agent did not come back to the new controller within {deadlines.COME_BACK:g} s"
+        state, more = lose(state, index, event.at, "lost", text)
         actions += more
     finding = deadlines.stuck(state, event.at)
     if finding:
-        state, more = _end_attempt(state, finding, event.at, grace=0.0, stacks=True)
+        state, more = end_attempt(state, finding, event.at, grace=0.0, stacks=True)
         actions += more
     state, more = _push_on(state, event.at)
     return state, [*actions, *more]
@@ -266,8 +258,10 @@ def _push_on(state: State, at: float) -> Step:
     if state.phase is Phase.RUNNING and not state.told_straggler:
         text = deadlines.straggler(state, at)
         return replace(state, told_straggler=bool(text)), [Tell(text)] if text else []
+    if state.phase is Phase.RESUMING:
+        return _tell_missing(state, at)
     if state.phase is Phase.GATHERING:
-        begun, actions = _begin_if_ready(state, at)
+        begun, actions = begin_if_ready(state, at)
         return (begun, actions) if actions else _tell_missing(begun, at)
     if state.phase is not Phase.ENDING:
         return state, []
@@ -277,7 +271,7 @@ def _push_on(state: State, at: float) -> Step:
     actions = []
     if at - state.since > state.policy.grace + ENDING_SLACK:
         for index in state.having(Status.ENDING):
-            state, more = _lose(state, index, at, "silent", "was lost: its agent did not end its program")
+            state, more = lose(state, index, at, "silent", "was lost: its agent did not end its program")
             actions += more
     return state, actions
 
@@ -299,93 +293,15 @@ def _paused(state: State, event: Paused) -> Step:
 
 
 def _stop_asked(state: State, event: StopAsked) -> Step:
-    result = _stopped_by(event.signal)
-    if state.stopping or state.phase is Phase.GATHERING:
-        return _finish(state, result, [])
+    result = stopped_by(event.signal)
+    if state.stopping or not (state.phase is Phase.ENDING or (state.phase in RUNS and state.having(Status.RUNNING))):
+        return finish(state, result, [])
     state = replace(state, stopping=event.signal)
     tell = Tell(f"{result.reason}: the workers are ending, within {state.policy.grace:g} s; once more stops them at once")
     if state.phase is Phase.ENDING:
         return state, [tell]
-    state, actions = _end_attempt(state, None, event.at, grace=state.policy.grace)
+    state, actions = end_attempt(state, None, event.at, grace=state.policy.grace)
     return state, [tell, *actions]
-
-
-# ---- the moves ----
-
-
-def _prepare(state: State, workers: list[int]) -> Step:
-    for index in workers:
-        state = state.change(index, status=Status.PREPARING)
-    return state, [Send(i, Prepare(state.attempt)) for i in workers]
-
-
-def _begin_if_ready(state: State, at: float) -> Step:
-    if state.phase is not Phase.GATHERING or at < state.not_before or any(w.status is not Status.READY for w in state.workers):
-        return state, []
-    workers = tuple(
-        replace(w, status=Status.RUNNING, beat=Beat(), heard=at, moved=at, idle_since=at, stopped_since=None, first=None)
-        for w in state.workers
-    )
-    state = replace(
-        state, workers=workers, phase=Phase.RUNNING, since=at, begun=True, failures=(), saving=None, end_at=None, told_straggler=False
-    )
-    return state, [BeginAll(state.attempt, tuple(w.address for w in workers))]
-
-
-def _end_attempt(state: State, failure: Failure | None, at: float, grace: float, stacks: bool = False) -> Step:
-    """End the attempt on every worker: by a coordinated save where there is time and every program can, else by the agents."""
-    running = state.having(Status.RUNNING)
-    can_save = bool(grace and running and all(state.workers[i].beat.saver for i in running) and not state.having(Status.DONE))
-    for index in state.having(Status.DONE):
-        state = state.change(index, status=Status.JOINED)
-    for index in running:
-        state = state.change(index, status=Status.ENDING)
-    failures = (*state.failures, failure) if failure else state.failures
-    state = replace(state, phase=Phase.ENDING, since=at, failures=failures)
-    if can_save:
-        return replace(state, saving=Saving(running[0]), end_at=at + grace), [Send(running[0], AskSave())]
-    settled, actions = _settle(state, at)
-    return settled, [*(Send(i, End(state.attempt, grace, stacks)) for i in running), *actions]
-
-
-def _settle(state: State, at: float) -> Step:
-    """When nothing of the attempt is left anywhere: what now?"""
-    if state.phase is not Phase.ENDING or state.having(*HAS_LIVE_PROGRAM):
-        return state, []
-    if state.stopping:
-        return _finish(state, _stopped_by(state.stopping), [])
-    decision = restarts.decide(state, at)
-    state = decision.state
-    if decision.fatal:
-        return _finish(state, decision.fatal, [])
-    attempt = state.attempt + 1 if state.begun else state.attempt
-    state = replace(state, phase=Phase.GATHERING, since=at, attempt=attempt, begun=False, saving=None, end_at=None, told_missing=0.0)
-    state, released = _release_leaving(state)
-    state, prepared = _prepare(state, state.having(Status.JOINED))
-    return state, [Tell(decision.note), *released, *prepared]
-
-
-def _release_leaving(state: State) -> Step:
-    """Let the agents go that were told to leave; the backend replaces them."""
-    actions: list[Action] = []
-    for index, worker in enumerate(state.workers):
-        if worker.leaving and worker.status in CONNECTED:
-            state = state.change(index, status=Status.LOST)
-            actions += [Send(index, Dismiss()), Remove(index, worker.incarnation)]
-    return state, actions
-
-
-def _stopped_by(number: int) -> Result:
-    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-    return Result(Ending.STOPPED, f"stopped by {name}", number)
-
-
-def _finish(state: State, result: Result, before: list[Action]) -> Step:
-    """The job is over: who is connected cleans up and goes, the rest is removed."""
-    last: list[Action] = [
-        Send(i, Dismiss()) if worker.status in CONNECTED else Remove(i, worker.incarnation) for i, worker in enumerate(state.workers)
-    ]
-    return replace(state, phase=Phase.OVER, result=result), [*before, *last, Finish(result)]
 
 
 _HANDLERS: dict[type[Event], Callable[[State, Any], Step]] = {
@@ -394,17 +310,8 @@ _HANDLERS: dict[type[Event], Callable[[State, Any], Step]] = {
     Joined: _joined,
     Said: _said,
     Disconnected: _disconnected,
+    Leaves: _leaves,
+    Waits: _waits,
     Gone: _gone,
     StopAsked: _stop_asked,
-}
-
-_MESSAGES: dict[type[Message], Callable[[State, int, Any, float], Step]] = {
-    Ready: _ready,
-    Beat: _beat,
-    Ended: _ended,
-    Leaving: _leaving,
-    Note: _note,
-    SaveTarget: _save_target,
-    SaveNoted: _save_noted,
-    Saved: _saved,
 }

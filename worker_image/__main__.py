@@ -1,4 +1,4 @@
-"""`python PATH/worker_image agent|launch …`: run by its folder, so that it needs no installation in the image that it is put into.
+"""`python PATH/worker_image agent|static|launch …`: run by its folder, so that it needs no installation in the image that it is put into.
 
 The package is loaded from this very folder, and nothing else beside it becomes importable: another Python's site-packages must not
 leak into the user's.
@@ -27,6 +27,10 @@ if __name__ == "__main__":
         from worker_image import agent
 
         agent.main(arguments)
+    elif role == "static":
+        from worker_image import static
+
+        static.main(arguments)
     else:
         from worker_image import launch
 

@@ -1,7 +1,7 @@
 """The first process of a worker: joins the controller, keeps one child running and one ready, and does only what it is told.
 
 agent --controller HOST:PORT --worker I --incarnation K --secret-file PATH --host ADDRESS --join-deadline SECONDS
-      [--code ZIP] [--share N] [--log-dir DIR] [--no-standby] [--no-compat] script PATH|module NAME [ARGS…]
+      [--rejoin SECONDS] [--code ZIP|FOLDER] [--share N] [--log-dir DIR] [--no-standby] [--no-compat] script PATH|module NAME [ARGS…]
 """
 
 from __future__ import annotations
@@ -14,42 +14,19 @@ import os
 import signal
 import sys
 import traceback
-from dataclasses import dataclass
-from typing import Any, Coroutine, List, NoReturn, Optional
+from typing import Any, Coroutine, List, NoReturn, Optional, Tuple
 
-from worker_image import machine, protocol
+from worker_image import joining, machine, protocol
 from worker_image.child import Child, Program, end_leftovers
+from worker_image.joining import Options
 from worker_image.protocol import Message
+from worker_image.usercode import enter
 
-RETRY = 0.1  # seconds between two tries
-LEAVE_DEADLINE = 30.0  # seconds after SIGTERM in which the controller must let this agent go; then it goes by itself
+LEAVE_DEADLINE = 28.0  # seconds after SIGTERM in which the controller must let this agent go; a pod is killed after 30
 STANDBY_AFTER = 5.0  # seconds of running after which a standby is started for a program that reports no steps
 STANDBY_FACTOR = 1.5  # a standby may take this many times the memory of an imported child
 STANDBY_TRIES = 2  # standbys that may die by themselves
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
-
-
-@dataclass(frozen=True)
-class Options:
-    """Who this agent is.
-
-    host: the address at which the other workers reach this one. join_deadline: seconds to reach the controller. share: how many agents
-    share this machine's memory.
-    """
-
-    controller: str
-    worker: int
-    incarnation: int
-    secret: bytes
-    host: str
-    join_deadline: float
-    share: int
-    log_dir: Optional[str]
-    standby: bool
-
-
-class RefusedError(Exception):
-    """The controller does not want this agent, or is not the one that it says it is."""
 
 
 class Agent:
@@ -62,12 +39,14 @@ class Agent:
         self._attempt = -1
         self._current: Optional[Child] = None  # prepared or running
         self._running = False
+        self._last: Optional[protocol.Ended] = None  # how the child of this attempt ended, for a controller that did not hear it
         self._standby: Optional[Child] = None
         self._children: List[Child] = []  # every child that is not gone yet
         self._serial = 0
         self._standby_deaths = 0
         self._beat = 1.0
         self._leaving = False
+        self._joined = False
         self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._tasks: List[asyncio.Task[None]] = []
 
@@ -85,10 +64,11 @@ class Agent:
                 task.cancel()
             await self._leave_nothing()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.append(task)
         task.add_done_callback(self._finished)
+        return task
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.remove(task)
@@ -100,41 +80,50 @@ class Agent:
     # ---- the connection ----
 
     async def _serve(self) -> None:
+        deadline = self._options.join_deadline
         try:
-            reader = await asyncio.wait_for(self._join(), self._options.join_deadline)
-            self._start(self._beats())
             while True:
-                line = await reader.readline()
-                if not line:
+                joined = await joining.join(self._options, self._held, deadline)
+                self._beat, self._writer, self._joined = joined.beat, joined.writer, True
+                self._catch_up()
+                await self._listen(joined.reader)
+                deadline = self._options.rejoin
+                if not deadline:
                     raise ConnectionError("the controller is gone")
-                self._obey(protocol.decode(line))
-        except (OSError, RefusedError, protocol.ProtocolError, asyncio.TimeoutError, asyncio.IncompleteReadError) as e:
+                print(f"agent of worker {self._options.worker}: the controller is gone; waiting for the next one", file=sys.stderr)
+        except (OSError, joining.RefusedError, protocol.ProtocolError) as e:
             print(f"agent of worker {self._options.worker}: {str(e) or type(e).__name__}", file=sys.stderr)
             self._finish(1)
 
-    async def _join(self) -> asyncio.StreamReader:
-        reader, writer = await self._connect()
-        me = self._options
-        challenge = protocol.expect(await reader.readline(), protocol.Challenge)
-        nonces = (challenge.nonce, os.urandom(16).hex())
-        proof = protocol.proof(me.secret, "agent", me.worker, me.incarnation, nonces)
-        writer.write(protocol.encode(protocol.Join(me.worker, me.incarnation, nonces[1], proof)))
-        answer = protocol.decode(await reader.readline() or b"")
-        if isinstance(answer, protocol.Refused):
-            raise RefusedError(f"the controller refused this agent: {answer.reason}")
-        wanted = protocol.proof(me.secret, "controller", me.worker, me.incarnation, nonces)
-        if not isinstance(answer, protocol.Welcome) or not protocol.proven(answer.proof, wanted):
-            raise RefusedError("what answers at the controller's address does not know this run's secret")
-        self._beat, self._writer = answer.beat, writer
-        return reader
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        """Obey until the connection ends."""
+        beats = self._start(self._beats())
+        try:
+            while True:
+                line = await reader.readline()
+                if not line:
+                    return
+                self._obey(protocol.decode(line))
+        except OSError:
+            return
+        finally:
+            beats.cancel()
+            if self._writer:
+                self._writer.close()
+            self._writer = None
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        host, _, port = self._options.controller.rpartition(":")
-        while True:
-            try:
-                return await asyncio.open_connection(host, int(port), limit=protocol.MAX_LINE)
-            except OSError:
-                await asyncio.sleep(RETRY)
+    def _catch_up(self) -> None:
+        """Tell a new controller what the one before it may have taken along."""
+        if self._last and not self._current:
+            self._send(self._last)
+        if self._leaving:
+            self._send(protocol.Leaving())
+
+    def _held(self) -> Tuple[int, str]:
+        """The attempt, and what there is of it: see protocol.Join."""
+        if self._current:
+            return self._attempt, "running" if self._running else ""
+        return self._attempt, "ended" if self._last else ""
 
     def _send(self, message: Message) -> None:
         if self._writer:
@@ -156,12 +145,12 @@ class Agent:
             if self._current and order.attempt == self._attempt:
                 self._start(self._current.end(order.grace, order.stacks))
         elif isinstance(order, protocol.Dismiss):
-            self._finish(0)
+            self._finish(order.code)
         elif self._current and isinstance(order, (protocol.AskSave, protocol.SaveAt, protocol.SaveGo)):
             self._current.send(order)
 
     def _prepare(self, attempt: int) -> None:
-        self._attempt, self._running = attempt, False
+        self._attempt, self._running, self._last = attempt, False, None
         if self._current is None:
             self._current, self._standby = self._standby or self._spawn(standby=False), None
         self._open_log(self._current)
@@ -169,9 +158,8 @@ class Agent:
             self._ready()
 
     def _ready(self) -> None:
-        if self._current and not self._current.reservation:
-            address = self._current.reserve_port(self._options.host)
-            self._send(protocol.Ready(self._attempt, address))
+        if self._current:
+            self._send(protocol.Ready(self._attempt, self._current.reserve_port(self._options.host)))
 
     def _begin(self, order: protocol.Begin) -> None:
         if self._current is None or order.attempt != self._attempt:
@@ -187,7 +175,8 @@ class Agent:
 
     def _spawn(self, standby: bool) -> Child:
         self._serial += 1
-        output = os.path.join(self._options.log_dir, f".waiting-{self._serial}") if self._options.log_dir else None
+        name = f".waiting-{self._options.incarnation}-{self._serial}"  # the one before this agent may still be there
+        output = os.path.join(self._options.log_dir, name) if self._options.log_dir else None
         child = Child(self._program, output, standby, self._heard)
         self._children.append(child)
         return child
@@ -267,7 +256,8 @@ class Agent:
                 names = ", ".join(sorted(set(leftovers)))
                 text = f"worker {self._options.worker}'s program left processes behind ({names}); they were ended"
                 self._send(protocol.Note(text))
-            self._send(protocol.Ended(**vars(outcome), attempt=self._attempt))
+            self._last = protocol.Ended(**vars(outcome), attempt=self._attempt)
+            self._send(self._last)
         elif child is self._standby:
             self._standby = None
             self._standby_deaths += 1
@@ -275,7 +265,7 @@ class Agent:
     # ---- the end ----
 
     def _terminated(self) -> None:
-        if self._leaving or not self._writer:
+        if self._leaving or not self._joined:
             self._finish(143)
         self._leaving = True
         self._send(protocol.Leaving())
@@ -298,17 +288,6 @@ class Agent:
             self._writer.close()
 
 
-def _unpacked(code: str) -> str:
-    """A folder with the user's files, which the program finds as its current one."""
-    import tempfile  # late: a local run has no archive
-    import zipfile
-
-    folder = tempfile.mkdtemp(prefix="code-")
-    with zipfile.ZipFile(code) as archive:
-        archive.extractall(folder)
-    return folder
-
-
 def main(argv: List[str]) -> NoReturn:
     """Run one agent until it is dismissed."""
     split = next(i for i, word in enumerate(argv) if word in ("script", "module"))
@@ -319,6 +298,7 @@ def main(argv: List[str]) -> NoReturn:
     parser.add_argument("--secret-file", required=True)
     parser.add_argument("--host", required=True)
     parser.add_argument("--join-deadline", type=float, required=True)
+    parser.add_argument("--rejoin", type=float, default=0.0)
     parser.add_argument("--code")
     parser.add_argument("--share", type=int, default=1)
     parser.add_argument("--log-dir")
@@ -328,7 +308,7 @@ def main(argv: List[str]) -> NoReturn:
     with open(given.secret_file, "rb") as f:
         secret = f.read()
     if given.code:
-        os.chdir(_unpacked(given.code))
+        enter(given.code)
     options = Options(
         controller=given.controller,
         worker=given.worker,
@@ -336,6 +316,7 @@ def main(argv: List[str]) -> NoReturn:
         secret=secret,
         host=given.host,
         join_deadline=given.join_deadline,
+        rejoin=given.rejoin,
         share=given.share,
         log_dir=given.log_dir,
         standby=not given.no_standby,

@@ -84,8 +84,8 @@ class Child:
         return self.process.pid
 
     def reserve_port(self, host: str) -> str:
-        """Keep a free port for this child's TensorFlow server until the child is gone; returns host:port."""
-        self.reservation = reserved_port()
+        """Keep a free port for this child's TensorFlow server until the child is gone; returns host:port, each time the same."""
+        self.reservation = self.reservation or reserved_port()
         return f"{host}:{self.reservation.getsockname()[1]}"
 
     def run(self, orders: Run) -> None:

@@ -50,13 +50,19 @@ class Challenge(Message):
 
 @dataclass(frozen=True)
 class Join(Message):
-    """Agent → controller: who I am, and the proof that I hold the secret."""
+    """Agent → controller: who I am, and the proof that I hold the secret.
+
+    holds: what an agent that has joined another controller before has of `attempt`: "running"; "ended", and `Ended` follows; or "", nothing
+    of an attempt that began.
+    """
 
     worker: int
     incarnation: int
     nonce: str
     proof: str
     version: int = VERSION
+    attempt: int = -1
+    holds: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,9 +75,10 @@ class Welcome(Message):
 
 @dataclass(frozen=True)
 class Refused(Message):
-    """Controller → agent: this connection ends, for the reason given."""
+    """Controller → agent: this connection ends, for the reason given. retry: it is to ask again, for the reason may pass."""
 
     reason: str
+    retry: bool = False
 
 
 # ---- controller → agent ----
@@ -107,7 +114,9 @@ class End(Message):
 
 @dataclass(frozen=True)
 class Dismiss(Message):
-    """The job is over: leave nothing behind and exit with 0."""
+    """Leave nothing behind and exit with this code: 0, or how the job failed."""
+
+    code: int = 0
 
 
 # ---- agent → controller ----

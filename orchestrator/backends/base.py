@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
-
-Gone = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -17,11 +14,24 @@ class Meeting:
     secret: bytes
 
 
+class Watcher(Protocol):
+    """Who is told what becomes of the agents."""
+
+    def gone(self, worker: int, incarnation: int, why: str, kind: str = "lost") -> None:
+        """Nothing of it is left, whatever ended it; told once. kind: see events.Gone."""
+
+    def leaves(self, worker: int, incarnation: int, why: str) -> None:
+        """It was told to go and is not gone yet."""
+
+    def waits(self, worker: int, incarnation: int, why: str) -> None:
+        """Why it does not run yet; empty if nothing is in its way any more."""
+
+
 class Backend(Protocol):
     """Starts agents and makes sure that nothing is left of them."""
 
-    async def launch(self, worker: int, incarnation: int, meeting: Meeting, gone: Gone) -> None:
-        """Start an agent. `gone(worker, incarnation, why)` is called once nothing of it is left, whatever ended it."""
+    async def launch(self, worker: int, incarnation: int, meeting: Meeting, watcher: Watcher) -> None:
+        """Start an agent; the watcher is told what becomes of it. One that is there already is watched."""
 
     async def remove(self, worker: int, incarnation: int) -> None:
         """End whatever is left of it; `gone` follows."""

@@ -1,170 +1,236 @@
-"""Workers as pods of a cluster. The only module that imports the Kubernetes client."""
+"""Workers as pods of a cluster."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any
 
-from aiohttp import ClientError
-from kubernetes.aio import client, config, watch
-from kubernetes.aio.client.exceptions import ApiException
-
-from orchestrator import manifests, names
-from orchestrator.backends.base import Gone, Meeting
+from orchestrator import manifests, names, pods
+from orchestrator.backends.base import Meeting, Watcher
+from orchestrator.client import Connection, Json, RefusedError, place
+from orchestrator.pods import Pod
 from orchestrator.spec import JobSpec
 
-ASK_TIMEOUT = 10.0  # seconds for an answer of the API server
-WATCH_TIMEOUT = 300  # seconds after which a watch is made anew: one that fell silent is found out so
-RETRY_FIRST, RETRY_MOST = 0.2, 10.0  # seconds between two tries, doubling
-_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
-_ENDED = ("Succeeded", "Failed")
-Pod = dict[str, Any]  # as in the API's JSON
+LAST_GRACE = 1  # seconds from SIGTERM to SIGKILL for a worker that is given up
+FORCE_AFTER = 10.0  # seconds until a pod whose node does not confirm its end is deleted all the same
+ACCEPT_DEADLINE = 20.0  # seconds in which a node must have accepted a pod that was put on it, or it is lost without anyone knowing yet
+PATIENCE_STEP = 0.1  # seconds
+
 Identity = tuple[int, int]  # worker, incarnation
-
-
-def inside_the_cluster() -> client.ApiClient:
-    """A client for a pod, as its service account."""
-    config.load_incluster_config()
-    return client.ApiClient()
 
 
 class KubernetesBackend:
     """The first incarnation of every worker is a pod of the group's Job, which is there already; later ones get a Job each."""
 
-    def __init__(self, job: JobSpec, api: client.ApiClient) -> None:
-        assert job.kubernetes
+    def __init__(self, job: JobSpec, connection: Connection, owner: Json | None = None) -> None:
+        """owner: the ownerReference of the Jobs that are made."""
         self._job = job
-        self._namespace = job.kubernetes.namespace
-        self._awaited: dict[Identity, Gone] = {}
+        self._connection = connection
+        self._owner = owner
+        self._watchers: dict[Identity, Watcher] = {}
         self.pods: dict[Identity, str] = {}  # the names of those that are there
+        self._nodes: dict[Identity, str] = {}  # where those are that nobody told to go
+        self._unaccepted: dict[Identity, asyncio.TimerHandle] = {}
+        self._told: dict[Identity, str] = {}  # why each waits
+        self._leaving: set[Identity] = set()
+        self._unwanted: set[Identity] = set()
+        self._made: set[str] = set()  # the names of the Jobs that are there
+        self._version = ""
+        self.group_is_owned = False  # its Job has an owner: who made it has seen to that for all objects
+        self._following: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._client = api
-        self._core = client.CoreV1Api(self._client)
-        self._batch = client.BatchV1Api(self._client)
 
-    async def launch(self, worker: int, incarnation: int, _meeting: Meeting, gone: Gone) -> None:
+    async def survey(self) -> list[Identity]:
+        """(current, newest) incarnation of each worker, as an earlier controller has left them."""
+        found = await self._pods()
+        jobs = await self._jobs()
+        self._made = {job["metadata"]["name"] for job in jobs}
+        self.group_is_owned = any("ownerReferences" in job["metadata"] for job in jobs if job["metadata"]["name"] == self._job.name)
+        live: dict[int, list[int]] = {}
+        newest = dict.fromkeys(range(self._job.workers), 0)
+        for worker, incarnation in (pods.identity(pod) for pod in found if not pods.has_ended(pod)):
+            live.setdefault(worker, []).append(incarnation)
+        for labels in (job["metadata"]["labels"] for job in jobs):
+            if names.WORKER_LABEL in labels:
+                worker, incarnation = int(labels[names.WORKER_LABEL]), int(labels[names.INCARNATION_LABEL])
+                newest[worker] = max(newest[worker], incarnation)
+        return [(min(live.get(worker, [newest[worker]])), newest[worker]) for worker in range(self._job.workers)]
+
+    async def launch(self, worker: int, incarnation: int, _meeting: Meeting, watcher: Watcher) -> None:
         """See Backend. An agent finds the controller by the Service, and the key in the Secret."""
-        self._awaited[worker, incarnation] = gone
-        if not self._tasks:
-            self._start(self._follow())
-        if incarnation == 0:
+        self._watchers[worker, incarnation] = watcher
+        self._following = self._following or asyncio.ensure_future(self._follow())
+        if incarnation == 0 or names.worker_job(self._job.name, worker, incarnation) in self._made:
             return
-        for manifest in manifests.worker_objects(self._job, worker, incarnation):
-            await self._insist(lambda body=manifest: self._create_job(body))
+        lost_on = next((node for (each, _), node in self._nodes.items() if each == worker), "")
+        try:
+            for manifest in manifests.worker_objects(self._job, worker, incarnation, avoid=lost_on):
+                await self._connection.create(self._owned(manifest))
+        except RefusedError as e:
+            if e.status != HTTPStatus.CONFLICT:  # the answer to an earlier try was lost: it is there
+                self._gone((worker, incarnation), f"its Job could not be made ({e})")
 
     async def remove(self, worker: int, incarnation: int) -> None:
         """See Backend."""
-        name = self.pods.get((worker, incarnation))
-        if name:
-            await self._insist(lambda: self._delete_pod(name))
+        identity = (worker, incarnation)
+        self._unwanted.add(identity)
+        name = self.pods.get(identity)
+        if not name:
+            return  # it may still come: _seen knows
+        await self._delete_pod(name, LAST_GRACE)
+        until = asyncio.get_running_loop().time() + FORCE_AFTER
+        while self.pods.get(identity) == name:
+            if asyncio.get_running_loop().time() > until:
+                await self._delete_pod(name, 0)
+                return
+            await asyncio.sleep(PATIENCE_STEP)
 
     async def close(self, patience: float) -> None:
-        """See Backend."""
+        """See Backend. Pods that have ended stay, for their logs."""
+        await self._make_no_more()
         deadline = asyncio.get_running_loop().time() + patience
         while self.pods and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.1)
-        for identity in list(self.pods):
-            await self.remove(*identity)
-        for task in self._tasks:
+            await asyncio.sleep(PATIENCE_STEP)
+        await asyncio.gather(*(self.remove(*identity) for identity in list(self.pods)))
+        for task in (*self._tasks, *filter(None, [self._following])):
             task.cancel()
-        await self._client.close()
+        for timer in self._unaccepted.values():
+            timer.cancel()
+
+    async def _make_no_more(self) -> None:
+        """A Job whose pod was never made (a quota, an admission) would make it whenever it can."""
+        for worker, incarnation in set(self._watchers) - set(self.pods):
+            if incarnation:
+                await self._connection.delete(self._path("Job", names.worker_job(self._job.name, worker, incarnation)))
+        if any(incarnation == 0 for _, incarnation in set(self._watchers) - set(self.pods)):
+            await self._connection.patch(self._path("Job", self._job.name), {"spec": {"parallelism": 0}})
 
     # ---- what becomes of the pods: list, then watch, and again ----
 
     async def _follow(self) -> None:
         while True:
-            version = await self._insist(self._look)
-            try:
-                await self._watch(version)
-            except (ApiException, ClientError, asyncio.TimeoutError, ValueError):
-                continue  # whatever cut the watch, what is true is in the next list
+            await self._look()
+            async for kind, pod in self._connection.changes(self._path("Pod"), self._version, labelSelector=self._selector()):
+                if kind == "DELETED":
+                    self._ended(pod)
+                else:
+                    self._seen(pod)
 
-    async def _look(self) -> str:
-        found = await self._core.list_namespaced_pod(self._namespace, label_selector=self._selector(), _request_timeout=ASK_TIMEOUT)
-        pods = {_identity(pod): pod for pod in self._client.sanitize_for_serialization(found.items)}
-        for identity in set(self.pods) - set(pods):
+    async def _look(self) -> None:
+        found = await self._pods()
+        there = {pods.identity(pod) for pod in found}
+        for identity in set(self.pods) - there:
             self._gone(identity, "its pod was deleted")
-        for pod in pods.values():
+        for pod in found:
             self._seen(pod)
-        return str(found.metadata.resource_version)
+        if set(self._watchers) - there:
+            await self._look_for_the_dead(there)
 
-    async def _watch(self, version: str) -> None:
-        watching = watch.Watch()
-        arguments: dict[str, Any] = {"label_selector": self._selector(), "resource_version": version, "timeout_seconds": WATCH_TIMEOUT}
-        async for event in watching.stream(self._core.list_namespaced_pod, self._namespace, **arguments):
-            pod = event["raw_object"]
-            if event["type"] == "DELETED":
-                self._gone(_identity(pod), _why(pod))
-            elif event["type"] in ("ADDED", "MODIFIED"):
-                self._seen(pod)
+    async def _look_for_the_dead(self, there: set[Identity]) -> None:
+        """A pod that came and went while nobody watched: its Job tells."""
+        over = _over(await self._jobs())
+        for identity in set(self._watchers) - there - set(self.pods):
+            if identity in over:
+                self._gone(identity, "its pod was deleted")
 
     def _seen(self, pod: Pod) -> None:
-        if pod["status"].get("phase") in _ENDED:
-            self._gone(_identity(pod), _why(pod))
-        else:
-            self.pods[_identity(pod)] = pod["metadata"]["name"]
+        identity = pods.identity(pod)
+        if pods.has_ended(pod):
+            self._ended(pod)
+            return
+        self.pods[identity] = pod["metadata"]["name"]
+        self._nodes[identity] = pod["spec"].get("nodeName", "")
+        self._expect_acceptance(identity, pod)
+        watcher = self._watchers.get(identity)
+        if identity in self._unwanted and not pods.is_leaving(pod):
+            self._start(self.remove(*identity))
+        if not watcher:
+            return
+        if pods.is_leaving(pod) and identity not in self._leaving:
+            self._leaving.add(identity)
+            self._nodes.pop(identity)
+            watcher.leaves(*identity, pods.disruption(pod) or "its pod is being deleted")
+        trouble = pods.trouble(pod)
+        if trouble != self._told.get(identity, ""):
+            self._told[identity] = trouble
+            watcher.waits(*identity, trouble)
 
-    def _gone(self, identity: Identity, why: str) -> None:
+    def _expect_acceptance(self, identity: Identity, pod: Pod) -> None:
+        """A pod that was put on a node whose kubelet is gone would wait for ever."""
+        accepted = "startTime" in pod.get("status", {})
+        if accepted and identity in self._unaccepted:
+            self._unaccepted.pop(identity).cancel()
+        if not accepted and self._nodes[identity] and identity not in self._unaccepted:
+            loop = asyncio.get_running_loop()
+            self._unaccepted[identity] = loop.call_later(ACCEPT_DEADLINE, self._start_giving_up, identity, self._nodes[identity])
+
+    def _start_giving_up(self, identity: Identity, node: str) -> None:
+        self._start(self._give_up(identity, node))
+
+    async def _give_up(self, identity: Identity, node: str) -> None:
+        name = self.pods.get(identity)
+        if name:
+            await self._delete_pod(name, 0)
+            self._gone(identity, f"its node {node} did not accept its pod within {ACCEPT_DEADLINE:g} s", "node")
+
+    def _ended(self, pod: Pod) -> None:
+        self._gone(pods.identity(pod), pods.ending(pod), "memory" if pods.ran_out_of_memory(pod) else "lost")
+
+    def _gone(self, identity: Identity, why: str, kind: str = "lost") -> None:
         self.pods.pop(identity, None)
-        gone = self._awaited.pop(identity, None)
-        if gone:
-            gone(*identity, why)
+        self._nodes.pop(identity, None)
+        if identity in self._unaccepted:
+            self._unaccepted.pop(identity).cancel()
+        watcher = self._watchers.pop(identity, None)
+        if watcher:
+            watcher.gone(*identity, why, kind)
+
+    # ---- single requests ----
+
+    async def _pods(self) -> list[Pod]:
+        found = await self._connection.get(self._path("Pod"), labelSelector=self._selector())
+        self._version = found["metadata"]["resourceVersion"]
+        return list(found["items"])
+
+    async def _jobs(self) -> list[Json]:
+        return await self._connection.items(self._path("Job"), labelSelector=f"{names.JOB_LABEL}={self._job.name}")
+
+    async def _delete_pod(self, name: str, grace: int) -> None:
+        await self._connection.delete(self._path("Pod", name), grace=grace)
+
+    def _path(self, kind: str, name: str = "") -> str:
+        return place(kind, self._connection.namespace, name)
 
     def _selector(self) -> str:
         return f"{names.JOB_LABEL}={self._job.name},{names.ROLE_LABEL}=worker"
 
-    # ---- single requests ----
-
-    async def _create_job(self, body: dict[str, Any]) -> None:
-        try:
-            await self._batch.create_namespaced_job(self._namespace, body, _request_timeout=ASK_TIMEOUT)
-        except ApiException as e:
-            if e.status != HTTPStatus.CONFLICT:  # the answer to an earlier try was lost: it is there
-                raise
-
-    async def _delete_pod(self, name: str) -> None:
-        try:
-            await self._core.delete_namespaced_pod(name, self._namespace, grace_period_seconds=0, _request_timeout=ASK_TIMEOUT)
-        except ApiException as e:
-            if e.status != HTTPStatus.NOT_FOUND:
-                raise
-
-    async def _insist(self, request: Any) -> Any:
-        """Ask until there is an answer: the API server may be away for a while, and the workers train meanwhile."""
-        pause = RETRY_FIRST
-        while True:
-            try:
-                return await request()
-            except ApiException as e:
-                if e.status not in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.UNAUTHORIZED) and e.status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                    raise
-            except (ClientError, OSError, asyncio.TimeoutError):
-                pass
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 # no secret
-            pause = min(2 * pause, RETRY_MOST)
+    def _owned(self, manifest: Json) -> Json:
+        owners = [self._owner] if self._owner else []
+        return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": owners}}
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
-def _identity(pod: Pod) -> Identity:
-    labels = pod["metadata"]["labels"]
-    return int(labels.get(names.WORKER_LABEL) or labels[_INDEX_LABEL]), int(labels[names.INCARNATION_LABEL])
+def _over(jobs: list[Json]) -> set[Identity]:
+    """The workers' incarnations whose Jobs make no pod any more."""
+    found: set[Identity] = set()
+    for job in jobs:
+        labels, status = job["metadata"]["labels"], job.get("status", {})
+        ended = any(each["type"] in ("Complete", "Failed") and each["status"] == "True" for each in status.get("conditions", []))
+        if names.WORKER_LABEL in labels:
+            found |= {(int(labels[names.WORKER_LABEL]), int(labels[names.INCARNATION_LABEL]))} if ended else set()
+        elif job["spec"].get("completionMode") == "Indexed":
+            found |= {(worker, 0) for text in ("failedIndexes", "completedIndexes") for worker in _indexes(status.get(text, ""))}
+            found |= {(worker, 0) for worker in range(job["spec"]["completions"])} if ended else set()
+    return found
 
 
-def _why(pod: Pod) -> str:
-    """How a pod ended, as part of a sentence."""
-    status = pod["status"]
-    for condition in status.get("conditions", []):
-        if condition["type"] == "DisruptionTarget":
-            return f"its pod was evicted ({condition.get('message') or condition.get('reason')})"
-    for container in status.get("containerStatuses", []):
-        ended = container.get("state", {}).get("terminated")
-        if ended:
-            said = ended.get("message", "").strip().rpartition("\n")[2]
-            return f"its pod ended with code {ended['exitCode']} ({said or ended.get('reason')})"
-    return f"its pod is gone ({status.get('reason', 'deleted')})"
+def _indexes(text: str) -> list[int]:
+    """Kubernetes writes them as "1,3-5"."""
+    ranges = [part.partition("-") for part in text.split(",") if part]
+    return [index for first, _, last in ranges for index in range(int(first), int(last or first) + 1)]

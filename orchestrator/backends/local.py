@@ -14,7 +14,7 @@ from pathlib import Path
 
 import worker_image
 from orchestrator import names
-from orchestrator.backends.base import Gone, Meeting
+from orchestrator.backends.base import Meeting, Watcher
 
 JOIN_DEADLINE = 30.0  # seconds: the controller listens before it starts anyone, so this is for a machine that is very busy
 GONE_DEADLINE = 10.0  # seconds until a process that SIGKILL was sent to must be gone
@@ -47,7 +47,7 @@ class LocalBackend:
         # What an agent that was killed leaves behind becomes this process' child, and is ended in _end_leftovers.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
-    async def launch(self, worker: int, incarnation: int, meeting: Meeting, gone: Gone) -> None:
+    async def launch(self, worker: int, incarnation: int, meeting: Meeting, watcher: Watcher) -> None:
         """Start the agent of a worker."""
         folder = self._folder / names.worker_folder(worker)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -58,12 +58,12 @@ class LocalBackend:
                 process = await self._spawn(self._command(worker, incarnation, meeting.address, read_end, folder), read_end, folder)
                 self._agents[worker, incarnation] = process
         except OSError as e:
-            gone(worker, incarnation, f"its agent could not be started ({self._program.python}: {e.strerror})")
+            watcher.gone(worker, incarnation, f"its agent could not be started ({self._program.python}: {e.strerror})")
             return
         finally:
             os.close(read_end)
             os.close(write_end)
-        self._watch(self._gone(worker, incarnation, process, gone))
+        self._watch(self._gone(worker, incarnation, process, watcher))
 
     async def _spawn(self, command: list[str], secret_fd: int, folder: Path) -> asyncio.subprocess.Process:
         with open(folder / "agent.log", "ab", opener=_private) as log:  # Path.open takes no opener
@@ -99,12 +99,12 @@ class LocalBackend:
         self._watching.add(task)
         task.add_done_callback(self._watching.discard)
 
-    async def _gone(self, worker: int, incarnation: int, process: asyncio.subprocess.Process, gone: Gone) -> None:
+    async def _gone(self, worker: int, incarnation: int, process: asyncio.subprocess.Process, watcher: Watcher) -> None:
         code = await process.wait()
         del self._agents[worker, incarnation]
         if code != 0:  # an agent that ends in order has left nothing
             await self._end_leftovers()
-        gone(worker, incarnation, self._why(worker, code))
+        watcher.gone(worker, incarnation, self._why(worker, code))
 
     def _why(self, worker: int, code: int) -> str:
         if code < 0:

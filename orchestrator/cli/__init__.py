@@ -7,9 +7,18 @@ import sys
 import click
 
 import orchestrator
+from orchestrator.cli.check import check
 from orchestrator.cli.controller import controller
+from orchestrator.cli.jobs import jobs
+from orchestrator.cli.logs import logs
 from orchestrator.cli.render import render
 from orchestrator.cli.run import run
+from orchestrator.cli.schema import schema
+from orchestrator.cli.status import status
+from orchestrator.cli.stop import stop
+from orchestrator.cli.submit import submit
+from orchestrator.cli.wait import wait
+from orchestrator.cli.why import why
 from orchestrator.errors import TfrunError
 
 
@@ -19,9 +28,8 @@ def tfrun() -> None:
     """Run one TensorFlow training program on many workers."""
 
 
-tfrun.add_command(run)
-tfrun.add_command(render)
-tfrun.add_command(controller)
+for command in (run, submit, status, logs, why, wait, stop, jobs, check, render, schema, controller):
+    tfrun.add_command(command)
 
 
 def main() -> None:
@@ -34,5 +42,6 @@ def main() -> None:
         e.show()
         sys.exit(2)
     except TfrunError as e:
-        click.echo(f"tfrun: {e}", err=True)
+        if str(e):
+            click.echo(f"tfrun: {e}", err=True)
         sys.exit(e.exit_code)

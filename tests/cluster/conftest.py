@@ -11,6 +11,7 @@ import pytest
 
 from tests.cluster import layout
 from tests.cluster.objects import Cluster, Namespace
+from tests.conftest import REPO
 
 OTHER = os.environ.get("TFRUN_TEST_KUBECONFIG")
 REQUIRED = bool(os.environ.get("TFRUN_REQUIRE_CLUSTER"))  # CI: tests that would be skipped for want of a cluster fail
@@ -44,3 +45,28 @@ def namespace(cluster: Cluster) -> Iterator[Namespace]:
     made = Namespace.create(cluster, f"test-{uuid.uuid4().hex[:8]}")
     yield made
     made.delete()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With the program that counts replicas × steps in its model."""
+    (tmp_path / "counter.py").write_text((REPO / "examples" / "counter.py").read_text())
+    return tmp_path
+
+
+@pytest.fixture
+def claim(cluster: Cluster, namespace: Namespace, tmp_path: Path) -> Iterator[str]:
+    """A volume claim that all workers share: a folder of this machine, on which both nodes are."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    for folder in (tmp_path, *tmp_path.parents[:2]):  # pytest's are its user's alone
+        folder.chmod(0o755)
+    size = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    owner = {"namespace": namespace.name, "name": "shared"}
+    volume = {"capacity": {"storage": "1Gi"}, "hostPath": {"path": str(shared)}, "claimRef": owner}
+    cluster.core.create_persistent_volume({"metadata": {"name": namespace.name}, "spec": {**size, **volume}})
+    wanted = {**size, "volumeName": namespace.name, "resources": {"requests": {"storage": "1Gi"}}}
+    cluster.core.create_namespaced_persistent_volume_claim(namespace.name, {"metadata": {"name": "shared"}, "spec": wanted})
+    yield "shared"
+    cluster.core.delete_persistent_volume(namespace.name)

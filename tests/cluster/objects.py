@@ -59,6 +59,16 @@ class Cluster:
         """Jobs."""
         return kubernetes.client.BatchV1Api(self.api)
 
+    @property
+    def rbac(self) -> kubernetes.client.RbacAuthorizationV1Api:
+        """Roles and their bindings."""
+        return kubernetes.client.RbacAuthorizationV1Api(self.api)
+
+    @property
+    def network(self) -> kubernetes.client.NetworkingV1Api:
+        """Network policies."""
+        return kubernetes.client.NetworkingV1Api(self.api)
+
     def await_no_tests(self) -> None:
         """Wait until every namespace of a test is gone, which takes the namespace controller five seconds and more."""
         deadline = time.monotonic() + PATIENCE
@@ -109,7 +119,11 @@ class Namespace:
         return made
 
     def delete(self) -> None:
-        """Begin to remove it with everything in it; pods get no time to say goodbye. Cluster.await_no_tests waits for the end."""
+        """Begin to remove it with everything in it; pods get no time to say goodbye. Cluster.await_no_tests waits for the end.
+
+        Jobs first: one that backs off would keep the finalizers of its pods for minutes.
+        """
+        self.cluster.batch.delete_collection_namespaced_job(self.name, propagation_policy="Background")
         self.cluster.core.delete_collection_namespaced_pod(self.name, grace_period_seconds=0)
         self.cluster.core.delete_namespace(self.name)
 
@@ -149,12 +163,17 @@ class Namespace:
         return self._pod_when(name, lambda status: status.phase in ("Succeeded", "Failed"), "ended", patience)
 
     def log(self, name: str) -> str:
-        """What a pod has printed."""
-        return self.cluster.core.read_namespaced_pod_log(name, self.name) or ""  # the client makes None of an empty answer
+        """What a pod has printed; nothing where it has not started, or is gone."""
+        try:
+            return self.cluster.core.read_namespaced_pod_log(name, self.name) or ""  # the client makes None of an empty answer
+        except ApiException as e:
+            if e.status not in (400, 404):
+                raise
+            return ""
 
     def logged(self, name: str, text: str, patience: float = PATIENCE) -> str:
         """The pod's output once it holds a text."""
-        return self.until(lambda: log if text in (log := self._log(name)) else None, f"{text!r} in the log of {name}", patience)
+        return self.until(lambda: log if text in (log := self.log(name)) else None, f"{text!r} in the log of {name}", patience)
 
     def until(self, look: Callable[[], T | None], what: str, patience: float = PATIENCE) -> T:
         """The first true answer."""
@@ -171,7 +190,7 @@ class Namespace:
         """Events and logs, for whoever reads a failed test."""
         lines = [f"{e.involved_object.name}: {e.reason}: {e.message}" for e in self.cluster.core.list_namespaced_event(self.name).items]
         for pod in self.pods():
-            lines += [f"--- {pod.metadata.name}: {pod.status.phase} {pod.status.reason or ''}", self._log(pod.metadata.name)]
+            lines += [f"--- {pod.metadata.name}: {pod.status.phase} {pod.status.reason or ''}", self.log(pod.metadata.name)]
         return "\n".join(lines)
 
     def audit(self) -> Iterator[Entry]:
@@ -190,12 +209,6 @@ class Namespace:
             return pod if fits(pod.status) else None
 
         return self.until(look, f"{name} {what}", patience)
-
-    def _log(self, name: str) -> str:
-        try:
-            return self.log(name)
-        except ApiException:  # it has not started yet
-            return ""
 
 
 def _exists(read: Callable[[], object]) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 
 import pytest
-from kubernetes.aio import client, config
 
 from orchestrator import names, spec
+from orchestrator.access import Access
 from orchestrator.backends.base import Meeting
 from orchestrator.backends.kubernetes import KubernetesBackend
+from orchestrator.client import connect
 from orchestrator.spec import JobSpec
 from tests.cluster import faults, images
 from tests.cluster.manifests import pod
@@ -29,13 +31,21 @@ class Told:
 
     def __init__(self) -> None:
         self.why: dict[tuple[int, int], str] = {}
+        self.leaving: list[tuple[int, int]] = []
         self.news = asyncio.Event()
 
-    def gone(self, worker: int, incarnation: int, why: str) -> None:
-        """See Backend."""
+    def gone(self, worker: int, incarnation: int, why: str, kind: str = "lost") -> None:
+        """See Watcher."""
         assert (worker, incarnation) not in self.why, "told twice"
         self.why[worker, incarnation] = why
         self.news.set()
+
+    def leaves(self, worker: int, incarnation: int, why: str) -> None:
+        """See Watcher."""
+        self.leaving.append((worker, incarnation))
+
+    def waits(self, worker: int, incarnation: int, why: str) -> None:
+        """See Watcher."""
 
     async def of(self, worker: int, incarnation: int) -> str:
         """The reason, once it is told."""
@@ -78,13 +88,12 @@ def with_backend(cluster: Cluster, namespace: Namespace, test: Callable[[Kuberne
     """Run a test with a backend, and see it closed."""
 
     async def run() -> None:
-        given = client.Configuration()
-        await config.load_kube_config(str(cluster.kubeconfig), client_configuration=given)
-        backend, told = KubernetesBackend(job(cluster, namespace), client.ApiClient(given)), Told()
-        try:
-            await test(backend, told)
-        finally:
-            await backend.close(0.5)
+        async with connect(Access(cluster.kubeconfig, namespace=namespace.name), patience=math.inf) as connection:
+            backend, told = KubernetesBackend(job(cluster, namespace), connection), Told()
+            try:
+                await test(backend, told)
+            finally:
+                await backend.close(0.5)
 
     asyncio.run(run())
 
@@ -107,10 +116,11 @@ def test_each_end_is_told_with_its_reason(cluster: Cluster, namespace: Namespace
 
     async def test(backend: KubernetesBackend, told: Told) -> None:
         for worker in range(3):
-            await backend.launch(worker, 0, MEETING, told.gone)
+            await backend.launch(worker, 0, MEETING, told)
         assert await told.of(0, 0) == "its pod ended with code 1 (no such file: data.csv)"
         await asyncio.to_thread(faults.evict, cluster.core, namespace.pod(evicted), 1)
         assert "evicted" in await told.of(1, 0)
+        assert told.leaving == [(1, 0)]
         await asyncio.to_thread(cluster.core.delete_namespaced_pod, deleted, namespace.name, grace_period_seconds=1)
         assert "its pod" in await told.of(2, 0)
 
@@ -122,8 +132,8 @@ def test_a_replacement_is_one_job(cluster: Cluster, namespace: Namespace) -> Non
     """Asked for twice (an answer was lost) it is there once; removed, it is told."""
 
     async def test(backend: KubernetesBackend, told: Told) -> None:
-        await backend.launch(0, 1, MEETING, told.gone)
-        await backend.launch(0, 1, MEETING, told.gone)
+        await backend.launch(0, 1, MEETING, told)
+        await backend.launch(0, 1, MEETING, told)
         await asyncio.to_thread(namespace.until, lambda: namespace.pods(f"{names.WORKER_LABEL}=0"), "pod")
         await seen(backend, 0, 1)
         await backend.remove(0, 1)
@@ -141,7 +151,7 @@ def test_an_api_server_that_is_away_is_waited_for(cluster: Cluster, namespace: N
     running = namespace.running(name)
 
     async def test(backend: KubernetesBackend, told: Told) -> None:
-        await backend.launch(0, 0, MEETING, told.gone)
+        await backend.launch(0, 0, MEETING, told)
         await seen(backend, 0, 0)
         with faults.api_gone():
             faults.kill(running, "time.sleep")
@@ -158,7 +168,7 @@ def test_closing_waits_for_pods_and_then_deletes_them(cluster: Cluster, namespac
     namespace.running(name)
 
     async def test(backend: KubernetesBackend, told: Told) -> None:
-        await backend.launch(0, 0, MEETING, told.gone)
+        await backend.launch(0, 0, MEETING, told)
         await seen(backend, 0, 0)
 
     with_backend(cluster, namespace, test)

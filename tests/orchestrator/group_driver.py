@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator import state as machine
-from orchestrator.events import Action, BeginAll, Disconnected, Event, Finish, Gone, Joined, Said, Send, StopAsked, Tell, Tick
-from orchestrator.group import Policy, Result, Status
+from orchestrator.events import Action, BeginAll, Disconnected, Event, Finish, Gone, Joined, Launch, Said, Send, StopAsked, Tell, Tick
+from orchestrator.group import Before, Policy, Result, Status
 from worker_image.protocol import Beat, Ended, Message, Ready
 
 
@@ -38,8 +38,16 @@ class Group:
         self.at += seconds
         return self.event(Tick(self.at))
 
-    def join(self, *workers: int) -> list[Action]:
-        return [a for w in workers for a in self.event(Joined(self.at, w))]
+    def join(self, *workers: int, attempt: int = -1, holds: str = "") -> list[Action]:
+        return [a for w in workers for a in self.event(Joined(self.at, w, attempt, holds))]
+
+    def new_controller(self, **told: Any) -> Group:
+        """The controller is lost; what the next one begins with. told: fields of Before beside what it knows of a running group."""
+        old = self.state
+        incarnations = tuple((worker.incarnation, worker.launched) for worker in old.workers)
+        before = {"known": True, "attempt": old.attempt, "begun": old.begun, "history": old.history, "spent": old.spent, **told}
+        self.state, self.actions = machine.resume(old.policy, self.at, Before(incarnations, old.started, **before))
+        return self
 
     def say(self, worker: int, message: Message) -> list[Action]:
         return self.event(Said(self.at, worker, message))
@@ -89,6 +97,11 @@ class Group:
 def sent(actions: list[Action], kind: type[Message]) -> list[int]:
     """The workers that are sent a message of this kind."""
     return [a.worker for a in actions if isinstance(a, Send) and isinstance(a.message, kind)]
+
+
+def launched(actions: list[Action]) -> list[tuple[int, int]]:
+    """The incarnations that are launched."""
+    return [(a.worker, a.incarnation) for a in actions if isinstance(a, Launch)]
 
 
 def told(actions: list[Action]) -> str:

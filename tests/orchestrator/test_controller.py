@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.base import Gone, Meeting
+from orchestrator.backends.base import Meeting, Watcher
 from orchestrator.controller import Controller
 from orchestrator.group import Ending, Policy, Result, State
 from orchestrator.names import LOOPBACK
@@ -37,21 +37,21 @@ class FakeBackend:
     def __init__(self) -> None:
         self.launched: list[tuple[int, int]] = []
         self.meeting: asyncio.Future[Meeting] = asyncio.get_running_loop().create_future()
-        self.gone: Gone | None = None
+        self.watcher: Watcher | None = None
         self.patience: list[float] = []
         self.error: Exception | None = None
 
-    async def launch(self, worker: int, incarnation: int, meeting: Meeting, gone: Gone) -> None:
+    async def launch(self, worker: int, incarnation: int, meeting: Meeting, watcher: Watcher) -> None:
         if self.error:
             raise self.error
         self.launched.append((worker, incarnation))
-        self.gone = gone
+        self.watcher = watcher
         if not self.meeting.done():
             self.meeting.set_result(meeting)
 
     async def remove(self, worker: int, incarnation: int) -> None:
-        assert self.gone
-        self.gone(worker, incarnation, "removed")
+        assert self.watcher
+        self.watcher.gone(worker, incarnation, "removed")
 
     async def close(self, patience: float) -> None:
         self.patience.append(patience)
@@ -74,6 +74,9 @@ class Silence:
         self.lines.append(f"{worker} {log}")
 
     def progressed(self, state: State) -> None:
+        pass
+
+    def changed(self, state: State) -> None:
         pass
 
 

@@ -165,7 +165,7 @@ def test_words_that_only_look_like_secrets_pass(args: str, tmp_path: Path) -> No
         ("program: 5", "program is 5; it must be text; put it in quotes"),
         ("program: a\nargs: [--epochs, 5]", "args[1] is 5; it must be text; put it in quotes"),
         ("program: a\nargs: x", "args is 'x'; it must be a list"),
-        ('program: a\nargs: ["a\\0b"]', "must not hold a NUL character"),
+        ('program: a\nargs: ["a\\0b"]', "args has a NUL character in an argument"),
         ("program: a\nenv: {A B: x}", "env has the name 'A B'"),
         ("program: a\nenv: {A: 5}", "env.A is 5; it must be text"),
         ('program: a\nenv: {A: "x\\0"}', "env has a NUL character in A"),

@@ -7,6 +7,7 @@ import io
 import json
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import run
 from typing import Any
@@ -15,13 +16,14 @@ import pytest
 import yaml as yaml_1_1  # what kubectl reads; PyYAML comes with the Kubernetes client
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
-from orchestrator import names, spec, submit, templates
+from orchestrator import limits, names, spec, static, submit, templates
 from orchestrator.archive import pack, worker_archive
 from orchestrator.errors import InvalidJobError
 from orchestrator.jobfile import load
-from orchestrator.manifests import job_objects, worker_objects
-from orchestrator.spec import JobSpec
+from orchestrator.manifests import each_worker, is_of_workers, job_objects, worker_objects
+from orchestrator.spec import WORKER_LIMIT, JobSpec
 from tests.conftest import TFRUN
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -64,15 +66,28 @@ FULL = {
 }
 
 
-@pytest.mark.parametrize(("shape", "fields"), [("small", {}), ("full", FULL)])
-def test_the_objects_are_these(shape: str, fields: dict[str, Any]) -> None:
+def controlled(made: JobSpec) -> list[dict[str, Any]]:
+    """With a Job that replaces a worker later."""
+    return [*job_objects(made, None), *worker_objects(made, worker=1, incarnation=3)]
+
+
+def without_controller(made: JobSpec) -> list[dict[str, Any]]:
+    return static.job_objects(made, None)
+
+
+Shape = Callable[[JobSpec], list[dict[str, Any]]]
+SHAPES = {"small": (controlled, {}), "full": (controlled, FULL), "static": (without_controller, FULL), "workers": (each_worker, FULL)}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_objects_are_these(name: str) -> None:
     """Compared whole with a file; the archives, which change with every source, are left out of it."""
-    made = job(**fields)
-    objects = [*job_objects(made, None), *worker_objects(made, worker=1, incarnation=3)]
+    shape, fields = SHAPES[name]
+    objects = shape(job(**fields))
     for each in objects:
         if each["kind"] == "ConfigMap":
             each["binaryData"] = dict.fromkeys(each["binaryData"], "")
-    text, golden = submit.text(objects), GOLDEN / f"{shape}.yaml"
+    text, golden = submit.text(objects), GOLDEN / f"{name}.yaml"
     assert text == golden.read_text(), f"if this is what you want, write it there: {_write(golden, text)}"
 
 
@@ -82,19 +97,32 @@ def _write(golden: Path, text: str) -> str:
     return f"mv {new} {golden}"
 
 
+@pytest.mark.parametrize("shape", [controlled, without_controller])
 @given(ANY_TEXT, ANY_TEXT)
-@settings(max_examples=150, deadline=None)
-def test_no_text_breaks_out_of_its_place(argument: str, value: str) -> None:
-    """Quotes, newlines, `{{`, YAML's traps, emoji: they reach the pod as they were given, for a reader of YAML 1.1 and one of 1.2."""
-    made = job(args=[argument], env={"GIVEN": value})
-    meant = job_objects(made, None)
+@settings(max_examples=1250, deadline=None)
+def test_no_text_breaks_out_of_its_place(shape: Shape, argument: str, value: str) -> None:
+    """B11: quotes, newlines, `{{`, YAML's traps, emoji: they reach the pod as they were given, for a reader of YAML 1.1 and one of 1.2."""
+    made = job(args=[argument], env={"GIVEN": value}, kubernetes={"pod": {"metadata": {"annotations": {"given": value}}}})
+    meant = shape(made)
     for each in meant:
         each.pop("binaryData", None)  # our own archives, which are long
     text = submit.text(meant)
     assert list(yaml_1_1.load_all(text, yaml_1_1.CSafeLoader)) == meant
-    container = group(meant)
+    template = next(filter(is_of_workers, meant))["spec"]["template"]
+    container = template["spec"]["containers"][0]
     assert _expanded(container["command"][-1]) == argument
     assert _expanded(next(e["value"] for e in container["env"] if e["name"] == "GIVEN")) == value
+    assert template["metadata"]["annotations"] == {"given": value}
+
+
+@given(ANY_TEXT, ANY_TEXT)
+@settings(max_examples=500, deadline=None)
+def test_what_is_printed_is_read_back(key: str, value: str) -> None:
+    """By readers of both YAMLs, at every place where a text can be."""
+    node = {key: [value, [value, {}], {"a": value, key: None}], "b": {"c": [], "d": [[key]], "e": 1, "f": True}}
+    text = submit.text([node, {"a": 1.5}])
+    assert list(yaml_1_1.load_all(text, yaml_1_1.CSafeLoader)) == [node, {"a": 1.5}]
+    assert list(YAML(typ="safe", pure=True).load_all(text)) == [node, {"a": 1.5}]
 
 
 def _expanded(text: str) -> str:
@@ -113,22 +141,75 @@ def test_text_stays_text(value: str) -> None:
     assert next(e["value"] for e in group(objects)["env"] if e["name"] == "GIVEN") == value
 
 
-def test_the_same_job_gives_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", [[], ["--static"], ["--workers"]])
+def test_the_same_job_gives_the_same_bytes(tmp_path: Path, shape: list[str]) -> None:
     """B16: whatever the hash seed, the time zone, the locale, the moment."""
     (tmp_path / "train.py").write_text("print('hello')\n")
-    (tmp_path / "job.yaml").write_text(json.dumps({"program": "train.py", "kubernetes": KUBERNETES}))
+    (tmp_path / "job.yaml").write_text(json.dumps({"program": "train.py", "env": {"A": "ä"}, "kubernetes": KUBERNETES}))
     seen = set()
-    for seed, zone in (("1", "UTC"), ("2", "Asia/Tokyo")):
-        environ = {"PYTHONHASHSEED": seed, "TZ": zone, "LC_ALL": "C"}
-        seen.add(run([TFRUN, "render", "job.yaml"], cwd=tmp_path, env=environ, check=True, capture_output=True).stdout)
+    for seed, zone, locale in (("1", "UTC", "C"), ("2", "Asia/Tokyo", "C.UTF-8"), ("3", "America/St_Johns", "POSIX")):
+        environ = {"PYTHONHASHSEED": seed, "TZ": zone, "LC_ALL": locale}
+        seen.add(run([TFRUN, "render", *shape, "job.yaml"], cwd=tmp_path, env=environ, check=True, capture_output=True).stdout)
     assert len(seen) == 1
 
 
 def test_size_does_not_grow_with_the_workers() -> None:
-    """B14: at most 300 KB for a thousand, and within 1 % of two."""
-    two, thousand = (len(submit.text(job_objects(job(workers=n), None))) for n in (2, 1000))
-    assert thousand < 300_000
-    assert thousand < 1.01 * two
+    """B14: at most 300 KB for a thousand, and within 1 % of two; the same for ten thousand."""
+    sizes = {n: len(submit.text(job_objects(job(workers=n), None))) for n in (1, 2, 1000, 10_000)}
+    assert sizes[1000] < 300_000
+    assert max(sizes.values()) < 1.01 * min(sizes.values())
+
+
+@pytest.mark.parametrize("workers", [1, 2, 1000])
+def test_a_static_set_has_one_of_each_worker(workers: int) -> None:
+    """B14: index, host name and address say the same of each; at most 3 MB for a thousand, whose addresses are there once."""
+    made = job(workers=workers)
+    objects = static.job_objects(made, None)
+    assert len(submit.text(objects)) < 100_000 + 2_900 * workers
+    (files,) = (o for o in objects if o["kind"] == "ConfigMap")
+    addresses = json.loads(files["data"]["static.json"])["cluster"]["worker"]
+    assert len(set(addresses)) == workers
+    for worker, each in enumerate(filter(is_of_workers, objects)):
+        spec_ = each["spec"]["template"]["spec"]
+        assert addresses[worker] == f"{spec_['hostname']}.{spec_['subdomain']}:2222"
+        assert each["metadata"]["name"] == spec_["hostname"]
+        assert {"name": "JOB_COMPLETION_INDEX", "value": str(worker)} in spec_["containers"][0]["env"]
+        assert "TF_CONFIG" not in json.dumps(each)
+
+
+def test_each_worker_is_shown_with_its_tf_config() -> None:
+    """As the Job that replaces it would be, and what its program will find; too many to read are refused."""
+    made = job(workers=3)
+    for worker, each in enumerate(each_worker(made)):
+        tf_config = json.loads(each["metadata"].pop("annotations")["tfrun.dev/tf-config"])
+        assert tf_config["cluster"] == {"worker": ["worker-0:port", "worker-1:port", "worker-2:port"]}
+        assert tf_config["task"] == {"type": "worker", "index": worker}
+        assert [each] == worker_objects(made, worker, 1)
+    with pytest.raises(
+        InvalidJobError, match="2000 workers with a TF_CONFIG of all addresses each are 78 MB, and --workers prints at most 20"
+    ):
+        each_worker(job(workers=2000))
+
+
+@pytest.mark.parametrize("arguments", [[], ["--static"], ["--workers"]])
+def test_render_warns_on_stderr(tmp_path: Path, arguments: list[str]) -> None:
+    """What is printed stays what can be applied."""
+    pod = {"spec": {"hostPID": True}}
+    (tmp_path / "job.yaml").write_text(json.dumps({"program": "/train.py", "kubernetes": {**KUBERNETES, "image": "train", "pod": pod}}))
+    done = run([TFRUN, "render", *arguments, "job.yaml"], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stderr.splitlines() == [
+        "tfrun: warning: kubernetes.image is train, which may be another image for a worker that is replaced; give a version or a digest",
+        "tfrun: warning: kubernetes.pod sets hostPID, which takes away the wall between the pod and its node",
+    ]
+    assert all(yaml_1_1.safe_load_all(done.stdout))
+
+
+def test_only_a_static_set_does_without_a_controller() -> None:
+    """And says where the image comes from."""
+    made = job(kubernetes={"controller": None})
+    assert static.job_objects(made, None)
+    with pytest.raises(InvalidJobError, match=r"kubernetes.controller.image of digits is missing; it is made from the target `controller`"):
+        job_objects(made, None)
 
 
 def test_the_code_of_a_local_script_goes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,11 +234,57 @@ def test_code_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_code_that_is_too_large_is_refused() -> None:
-    """A ConfigMap holds a megabyte; the way out is named."""
-    noise = bytes(i * i % 251 for i in range(997)) * 1200
-    large = b"".join(bytes([i % 256]) + noise[i : i + 9] for i in range(0, 1_000_000, 7))
-    with pytest.raises(InvalidJobError, match="MB in a ConfigMap, which holds at most 1 MB; put it into the image"):
-        job_objects(job(program="train.py"), large)
+    """A ConfigMap holds a megabyte; the way out is named. A quarter of that is too much for what kubectl apply notes."""
+    made = job(program="train.py")
+    says = r"\(code.zip 1,100,000\), and a ConfigMap holds at most 1,048,576; put the code into the image, and give its path there"
+    with pytest.raises(InvalidJobError, match=says):
+        job_objects(made, bytes(1_100_000))
+    (warning,) = limits.warnings(job_objects(made, bytes(300_000)))
+    assert warning.startswith("the ConfigMap digits-files is too large for a plain kubectl apply")
+    assert not limits.warnings(job_objects(made, bytes(100_000)))
+
+
+def test_addresses_that_are_too_many_are_refused() -> None:
+    """A static set needs them all in a ConfigMap; a controller needs no list."""
+    with pytest.raises(InvalidJobError, match=r"\(static.json 2,\d+,\d+\), and .*; run it with a controller \(without --static\)"):
+        static.job_objects(job(workers=WORKER_LIMIT), None)
+
+
+def test_an_object_that_no_cluster_stores_is_refused() -> None:
+    """Its database takes a megabyte and a half in one request."""
+    made = job(env={f"A{i}": "x" * 100_000 for i in range(16)})
+    with pytest.raises(
+        InvalidJobError, match=r"the Job digits-0 is 1,60\d,\d+ bytes, and Kubernetes stores at most 1,572,864; put long args"
+    ):
+        static.job_objects(made, None)
+
+
+LONGEST = 131_072 - 1  # bytes of one string, and a NUL
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"env": {"GIVEN": "x" * (LONGEST - len("GIVEN="))}}, ""),
+        ({"env": {"GIVEN": "x" * (LONGEST - len("GIVEN=") + 1)}}, "env has 131,073 bytes in GIVEN, and Linux takes at most 131,072"),
+        ({"env": {"GIVEN": "ä" * 65_536}}, "env has 131,079 bytes in GIVEN"),
+        ({"env": {"TF_CONFIG": "x" * LONGEST}}, "sets TF_CONFIG, which tfrun sets for each worker"),
+        ({"args": ["x" * LONGEST]}, ""),
+        ({"args": ["x" * (LONGEST + 1)]}, "args has 131,073 bytes in an argument, and Linux takes at most 131,072"),
+        (
+            {"env": {f"A{i}": "x" * 100_000 for i in range(12)}},
+            "(job.yaml 1,200,453), and a ConfigMap holds at most 1,048,576; put long args",
+        ),
+    ],
+)
+def test_what_no_process_could_start_with_is_refused(fields: dict[str, Any], sentence: str) -> None:
+    """B15: before anything is sent, not by a pod that can't start (execve takes no longer string)."""
+    if not sentence:
+        assert job_objects(job(**fields), None)
+        return
+    with pytest.raises(InvalidJobError) as refused:
+        job_objects(job(**fields), None)
+    assert sentence in str(refused.value)
 
 
 def test_a_job_without_the_part_is_refused() -> None:
@@ -198,7 +325,7 @@ def test_the_longest_names_fit() -> None:
     """The largest worker of the longest job name: every name that is made of them is at most 63 characters."""
     longest = "a" * names.NAME_LIMIT
     made = [names.controller(longest), names.key(longest), names.files(longest), names.worker_job(longest, 99_999, 999_999)]
-    assert max(map(len, made)) <= 63
+    assert max(map(len, [*made, names.static_worker(longest, 99_999)])) <= 63
 
 
 def test_a_template_with_an_unknown_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from orchestrator import state as machine
 from orchestrator.events import BeginAll, Gone, Launch, Paused, Remove, Send
 from orchestrator.group import Ending, Phase, Policy, Status
-from tests.orchestrator.group_driver import Group, finished, sent, told
+from tests.orchestrator.group_driver import Group, finished, launched, sent, told
 from worker_image.protocol import AskSave, Dismiss, End, Leaving, Note, Prepare, Ready, SaveAt, Saved, SaveGo, SaveNoted, SaveTarget
 
 
@@ -44,7 +44,10 @@ def test_an_agent_that_is_not_the_one_awaited_is_refused(worker: int, incarnatio
     """A stale incarnation, a second agent of a worker, or an unknown index never joins."""
     group = Group(workers=2)
     group.join(1)
-    assert part in (machine.refusal(group.state, worker, incarnation) or "")
+    refused = machine.refusal(group.state, worker, incarnation)
+    assert refused
+    assert part in refused.reason
+    assert not refused.retry
     assert machine.refusal(group.state, 0, 0) is None
 
 
@@ -168,11 +171,15 @@ def test_a_lost_worker_is_removed_before_it_is_replaced() -> None:
     group = Group(workers=2).run()
     actions = group.disconnect(1)
     assert Remove(1, 0) in actions
+    assert Launch(1, 1) in actions, "it starts and imports meanwhile"
     assert sent(actions, End) == [0]
     group.ended(0, "ended")
     assert group.state.phase is Phase.ENDING, "the backend has not yet said that worker 1 is gone"
+    waits = machine.refusal(group.state, 1, 1)
+    assert waits
+    assert waits.retry
     actions = group.gone(1)
-    assert Launch(1, 1) in actions
+    assert not launched(actions)
     assert sent(actions, Prepare) == [0]
     group.restart()
     assert group.state.attempt == 1
@@ -363,7 +370,7 @@ def saving_group() -> Group:
 def test_a_preempted_worker_makes_everyone_save_at_the_same_step() -> None:
     """SIGTERM to one worker: one names the boundary, the others note it, then all save, and only that worker is replaced."""
     group = saving_group()
-    assert group.say(1, Leaving()) == [Send(0, AskSave())]
+    assert group.say(1, Leaving()) == [Launch(1, 1), Send(0, AskSave())]
     assert group.say(0, SaveTarget(9)) == [Send(1, SaveAt(9)), Send(2, SaveAt(9))]
     assert group.say(1, SaveNoted(ok=True)) == []
     assert group.say(2, SaveNoted(ok=True)) == [Send(0, SaveGo(ok=True))]
@@ -377,7 +384,8 @@ def test_a_preempted_worker_makes_everyone_save_at_the_same_step() -> None:
     assert sent(actions, Dismiss) == [1]
     assert Remove(1, 0) in actions
     assert "worker 1 was told to leave (SIGTERM); starting again" in told(actions)
-    assert Launch(1, 1) in group.gone(1)
+    assert not launched(group.gone(1)), "its successor was started when it was told to leave"
+    assert machine.refusal(group.state, 1, 1) is None
 
 
 def test_a_save_that_someone_is_past_is_called_off() -> None:

@@ -1,0 +1,87 @@
+"""What a worker's pod has, whichever Job makes it: its variables, its volumes, where it may run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator import names
+from orchestrator.errors import InvalidJobError
+from orchestrator.kubernetes_spec import Kubernetes, Volume
+from orchestrator.spec import JobSpec
+
+# Every Kubernetes that is supported sets it in the pods of an Indexed Job; a Job of one worker sets it itself.
+INDEX = "JOB_COMPLETION_INDEX"
+KEY_MOUNT = f"{names.MOUNT}-key"
+_SPOT = {"cloud.google.com/gke-spot": "true"}
+_SCRATCH = "/tmp"  # noqa: S108 # the pod's own emptyDir
+
+
+def kubernetes_of(job: JobSpec) -> Kubernetes:
+    """The job's part about Kubernetes. Raises InvalidJobError if it has none."""
+    if job.kubernetes is None:
+        raise InvalidJobError(
+            f"the job {job.name} has no part `kubernetes`; it needs at least image, controller.image and resources.memory"
+        )
+    return job.kubernetes
+
+
+def values(job: JobSpec, with_key: bool) -> dict[str, Any]:
+    """For the templates: what does not depend on how the worker finds its group. with_key: whether the group's key is mounted."""
+    kubernetes = kubernetes_of(job)
+    resources = kubernetes.resources
+    gpu = {"nvidia.com/gpu": str(resources.gpu)} if resources.gpu else {}
+    volumes = _volumes(kubernetes, job, with_key)
+    return {
+        "image": kubernetes.image,
+        "resources": {"cpu": resources.cpu, "memory": resources.memory, **gpu},
+        "service_account": kubernetes.service_account,
+        "priority_class": kubernetes.priority_class,
+        "pull_secrets": [{"name": name} for name in kubernetes.pull_secrets],
+        "node_selector": {**kubernetes.node_selector, **(_SPOT if kubernetes.spot else {})},
+        "tolerations": [toleration.model_dump(exclude_none=True) for toleration in kubernetes.tolerations],
+        "mounts": [mount for mount, _ in volumes],
+        "volumes": [volume for _, volume in volumes],
+    }
+
+
+def environment(job: JobSpec, ours: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The variables of a worker, `ours` among them."""
+    directory = job.checkpoints.directory if job.checkpoints else f"{_SCRATCH}/checkpoints"
+    every = {"TFRUN_WORKERS": str(job.workers), "TFRUN_STRATEGY": job.strategy, "TFRUN_CHECKPOINT_DIR": directory}
+    given = [{"name": name, "value": escaped(value)} for name, value in {**job.env, **ours, **every}.items()]
+    secrets = [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": ref.secret, "key": ref.key}}}
+        for name, ref in kubernetes_of(job).secrets.items()
+    ]
+    return [*given, *secrets]
+
+
+def escaped(text: str) -> str:
+    """As Kubernetes must be told a text that holds "$(NAME)", which it would replace."""
+    return text.replace("$(", "$$(")
+
+
+def _volumes(kubernetes: Kubernetes, job: JobSpec, with_key: bool) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """(mount, volume) of everything that a worker sees beside its image."""
+    files = {"name": names.files(job.name)}
+    ours: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"name": "files", "mountPath": names.MOUNT, "readOnly": True}, {"name": "files", "configMap": files}),
+        ({"name": "tmp", "mountPath": _SCRATCH}, {"name": "tmp", "emptyDir": {}}),
+    ]
+    if with_key:
+        key = {"secretName": names.key(job.name), "items": [{"key": "token", "path": "token"}]}
+        ours.insert(1, ({"name": "key", "mountPath": KEY_MOUNT, "readOnly": True}, {"name": "key", "secret": key}))
+    shared = kubernetes.resources.shared_memory
+    if shared:
+        memory = {"medium": "Memory", "sizeLimit": shared}
+        ours.append(({"name": "shared-memory", "mountPath": "/dev/shm"}, {"name": "shared-memory", "emptyDir": memory}))  # noqa: S108 # the pod's own
+    return [*ours, *(_claimed(number, volume) for number, volume in enumerate(kubernetes.volumes))]
+
+
+def _claimed(number: int, volume: Volume) -> tuple[dict[str, Any], dict[str, Any]]:
+    name = f"volume-{number}"
+    return {"name": name, "mountPath": volume.path, "readOnly": volume.read_only}, {
+        "name": name,
+        "persistentVolumeClaim": {"claimName": volume.claim, "readOnly": volume.read_only},
+    }
