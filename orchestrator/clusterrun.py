@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 import signal
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator import jobfile, manifests, names, record
+from orchestrator import names, record, spec
 from orchestrator.access import Access
 from orchestrator.backends.kubernetes import KubernetesBackend
-from orchestrator.client import RefusedError, connect
+from orchestrator.client import connect
 from orchestrator.controller import Controller
+from orchestrator.errors import TfrunError
 from orchestrator.group import Policy, Result, State
-from orchestrator.manifests import GRACE
+from orchestrator.kubernetes_spec import GRACE
 from orchestrator.record import Clocks
 from orchestrator.root import GoneError, Root
 from orchestrator.spec import JobSpec
@@ -31,13 +33,14 @@ WANTED_DEADLINE = 5.0  # seconds for the API server to say whether the job is st
 ADOPT_AFTER = 60.0  # seconds after which the objects are owned although no attempt has begun
 WRITE_WINDOW = 2.0  # seconds in which news are gathered for one write of the status: a launch is one or two
 WRITE_PERIOD = 30.0  # seconds between two writes without news
+TRY_AGAIN = 5.0  # seconds after something beside the training has failed
 LAST_WRITE = 10.0  # seconds for the result
 TERMINATION = Path("/dev/termination-log")  # what the kubelet makes the pod's termination message
 
 
 def run(job_file: Path, key_file: Path) -> int:
     """Run the job to its end, or until this pod has to go. Returns the exit code."""
-    job = jobfile.load(job_file)
+    job = spec.make(json.loads(job_file.read_text()), str(job_file))  # as manifests.py wrote it: JSON, which needs no YAML library
     result = asyncio.run(_until_done(job, key_file.read_bytes()))
     if result is None:
         print("this controller leaves; the workers go on, and the next controller finds them", flush=True)
@@ -56,30 +59,32 @@ async def _until_done(job: JobSpec, key: bytes) -> Result | None:
             root = await Root.read(connection, job.name)
         except GoneError:
             return None
-        backend = KubernetesBackend(job, connection, root.reference)
+        backend = KubernetesBackend(job, connection, root.reference, root.born)
         before = record.before(root.status, await backend.survey(), root.started, Clocks.now(time.monotonic()))
         journal = _Journal(root)
         policy = replace(Policy.of(job), grace=SAVE_TIME)
         controller = Controller(policy, backend, journal, secret=key, before=before)
-        adopting = [] if backend.group_is_owned else [_adopt(root, job, journal)]
-        with _background(journal.keep(), root.until_stopped(controller.stop_once), *adopting), _leaves_when_told(controller, root):
-            result = await controller.run(ANYWHERE, names.PORT)
-        if result:
-            await journal.close(controller.state)
-        return result
+        adopting = [] if backend.group_is_owned else [lambda: _adopt(root, job, journal)]
+        with (
+            _background(journal.keep, lambda: root.until_stopped(controller.stop_once), *adopting),
+            _leaves_when_told(controller, root),
+        ):
+            return await controller.run(ANYWHERE, names.PORT)
 
 
 @contextmanager
-def _background(*works: Coroutine[None, None, None]) -> Iterator[None]:
-    """Do these meanwhile. One that fails is told, and the training goes on."""
+def _background(*works: Callable[[], Coroutine[None, None, None]]) -> Iterator[None]:
+    """Do these meanwhile. What fails is told and tried again, and the training goes on."""
 
-    def told(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception():
-            print(f"{task.exception()}", flush=True)
+    async def persist(work: Callable[[], Coroutine[None, None, None]]) -> None:
+        while True:
+            try:
+                return await work()
+            except TfrunError as e:
+                print(f"{e}; trying again", flush=True)
+            await asyncio.sleep(TRY_AGAIN)
 
-    tasks = [asyncio.ensure_future(work) for work in works]
-    for task in tasks:
-        task.add_done_callback(told)
+    tasks = [asyncio.ensure_future(persist(work)) for work in works]
     try:
         yield
     finally:
@@ -95,7 +100,7 @@ def _leaves_when_told(controller: Controller, root: Root) -> Iterator[None]:
     async def decide() -> None:
         try:
             wanted = await asyncio.wait_for(root.wanted(), WANTED_DEADLINE)
-        except (asyncio.TimeoutError, RefusedError):
+        except (asyncio.TimeoutError, TfrunError):
             wanted = True
         if wanted:
             controller.abandon()
@@ -114,6 +119,8 @@ async def _adopt(root: Root, job: JobSpec, journal: _Journal) -> None:
     """Own what was applied with kubectl, when the training runs: nothing of it is on the way there."""
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(journal.begun.wait(), ADOPT_AFTER)
+    from orchestrator import manifests  # late: everyone waits for this pod's start, and the templates are only needed now
+
     await root.adopt(manifests.job_objects(job, None))
 
 
@@ -159,9 +166,9 @@ class _Journal:
             if self._state:
                 await self._write(self._state)
 
-    async def close(self, state: State) -> None:
-        """Write the result."""
-        with contextlib.suppress(asyncio.TimeoutError, RefusedError):
+    async def concluded(self, state: State) -> None:
+        """See Observer."""
+        with contextlib.suppress(asyncio.TimeoutError, TfrunError):
             await asyncio.wait_for(self._write(state), LAST_WRITE)
 
     async def _write(self, state: State) -> None:

@@ -30,7 +30,7 @@ from orchestrator.events import (
     Tick,
     Waits,
 )
-from orchestrator.group import Before, Policy, Result, State
+from orchestrator.group import Before, Phase, Policy, Result, State
 from orchestrator.rendezvous import Rendezvous
 from worker_image import protocol
 
@@ -57,6 +57,9 @@ class Observer(Protocol):
 
     def changed(self, state: State) -> None:
         """More than a report: something was decided."""
+
+    async def concluded(self, state: State) -> None:
+        """The job has a result; nobody is let go before this returns."""
 
 
 class Controller:
@@ -164,9 +167,17 @@ class Controller:
     def _handle(self, event: Event) -> None:
         phase = self._state.phase
         self._state, actions = machine.step(self._state, event)
-        self._carry_out(actions)
+        if self._state.phase is Phase.OVER is not phase:
+            self._start(self._conclude(actions))
+        else:
+            self._carry_out(actions)
         if actions or self._state.phase is not phase:
             self._observer.changed(self._state)
+
+    async def _conclude(self, actions: list[Action]) -> None:
+        """A result that is known before anyone goes can't be lost with this controller."""
+        await self._observer.concluded(self._state)
+        self._carry_out(actions)
 
     def _carry_out(self, actions: list[Action]) -> None:
         meeting = Meeting(self._rendezvous.address, self._secret)

@@ -132,25 +132,6 @@ class Saving:
 
 
 @dataclass(frozen=True)
-class Before:
-    """What is left of the controllers before this one. Times are on this one's clock.
-
-    incarnations: the current and the newest one of each worker. started: when the job did. known: whether an earlier controller told
-    anything; then attempt, begun and the rest are what it told.
-    """
-
-    incarnations: tuple[tuple[int, int], ...]
-    started: float
-    known: bool = False
-    attempt: int = 0
-    begun: bool = False
-    history: tuple[Failure, ...] = ()
-    spent: tuple[float, ...] = ()
-    furthest: int | None = None
-    fruitless: int = 0
-
-
-@dataclass(frozen=True)
 class Result:
     """How the job ended, and why in one sentence."""
 
@@ -162,6 +143,26 @@ class Result:
     def exit_code(self) -> int:
         """The exit code of tfrun itself."""
         return 128 + self.signal if self.ending is Ending.STOPPED else self.ending.value
+
+
+@dataclass(frozen=True)
+class Before:
+    """What is left of the controllers before this one. Times are on this one's clock.
+
+    incarnations: the current and the newest one of each worker. started: when the job did. known: whether an earlier controller told
+    anything; then attempt, begun and the rest are what it told. result: the job is over, and only its workers are left to be let go.
+    """
+
+    incarnations: tuple[tuple[int, int], ...]
+    started: float
+    known: bool = False
+    attempt: int = 0
+    begun: bool = False
+    history: tuple[Failure, ...] = ()
+    spent: tuple[float, ...] = ()
+    furthest: int | None = None
+    fruitless: int = 0
+    result: Result | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from orchestrator import names
 from orchestrator.fields import Duration, Part, Text, check_variable
 
+GRACE = 30  # seconds from SIGTERM to SIGKILL: the time for a save
 TIME_TO_LIVE = 86400.0  # seconds after the end in which the objects of a job stay, for whoever asks why
 _DNS_LABEL = re.compile(r"(?=.{1,63}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?\Z")
 _DNS_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9.-]*[a-z0-9])?\Z")

@@ -123,6 +123,9 @@ class _Run:
     def changed(self, state: State) -> None:
         """What is told and began is enough for a terminal."""
 
+    async def concluded(self, state: State) -> None:
+        """The run folder gets the result at the end."""
+
     def _warn_of_open_servers(self) -> None:
         others = private_network.other_addresses()
         if others:

@@ -13,13 +13,12 @@ from orchestrator import limits, names, pod_patch, worker_pod
 from orchestrator.archive import worker_archive
 from orchestrator.cluster import Cluster
 from orchestrator.errors import InvalidJobError
-from orchestrator.kubernetes_spec import amount
+from orchestrator.kubernetes_spec import GRACE, amount
 from orchestrator.spec import JobSpec
 from orchestrator.templates import Manifest, render, render_each
 from orchestrator.worker_pod import INDEX, KEY_MOUNT, environment, escaped, kubernetes_of
 
 USER = 65532  # of the workers and the controller, in whatever image
-GRACE = 30  # seconds from SIGTERM to SIGKILL: the time for a save
 READABLE = 20_000_000  # bytes of TF_CONFIG that --workers prints at most
 CONTROLLER_RESTARTS = 100  # a controller that crashes loses nothing, and must not end a job that trains
 

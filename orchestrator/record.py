@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from itertools import groupby
 
 from orchestrator import deadlines
-from orchestrator.group import Before, Failure, Phase, State
+from orchestrator.group import Before, Ending, Failure, Phase, Result, State
 from orchestrator.status import FAILURES, RANGES, FailureRecord, ResultRecord, Status, WorkerRange, shortened
 
 
@@ -76,7 +76,16 @@ def before(status: Status | None, incarnations: list[tuple[int, int]], started: 
         spent=tuple(map(clocks.time, status.spent)),
         furthest=status.furthest,
         fruitless=status.fruitless,
+        result=_result(status.result),
     )
+
+
+def _result(written: ResultRecord | None) -> Result | None:
+    if written is None:
+        return None
+    otherwise = Ending.FAILED if written.exit_code else Ending.SUCCEEDED  # what a newer controller may have written
+    ending = Ending.__members__.get(written.ending.upper(), otherwise)
+    return Result(ending, written.reason, signal=written.exit_code - 128 if ending is Ending.STOPPED else 0)
 
 
 def _record(failure: Failure) -> FailureRecord:

@@ -59,7 +59,12 @@ class Root:
     @property
     def started(self) -> datetime:
         """When the job did."""
-        return datetime.fromisoformat(self._found["metadata"]["creationTimestamp"].replace("Z", "+00:00"))
+        return datetime.fromisoformat(self.born.replace("Z", "+00:00"))
+
+    @property
+    def born(self) -> str:
+        """The same as the API writes it: such texts can be compared."""
+        return str(self._found["metadata"]["creationTimestamp"])
 
     @property
     def status(self) -> Status | None:
@@ -67,11 +72,12 @@ class Root:
         return status.parse(_annotations(self._found).get(names.STATUS))
 
     async def write(self, now: Status) -> None:
-        """Write the status. A job that is gone needs none."""
+        """Write the status. A job that is gone needs none, and another one of its name must not get it: hence the uid."""
+        metadata = {"uid": self._found["metadata"]["uid"], "annotations": {names.STATUS: now.text()}}
         try:
-            await self._connection.patch(self._path(), {"metadata": {"annotations": {names.STATUS: now.text()}}})
+            await self._connection.patch(self._path(), {"metadata": metadata})
         except RefusedError as e:
-            if e.status != HTTPStatus.NOT_FOUND:
+            if e.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                 raise
 
     async def adopt(self, objects: list[Json]) -> None:
@@ -94,16 +100,23 @@ class Root:
                     stop(signal.SIGTERM)
                     return
             try:
-                found = await _get(self._connection, self._name)
+                found = await self._again()
             except GoneError:
                 found = None
 
     async def wanted(self) -> bool:
         """Whether the job is to go on without this controller: nobody has deleted it or asked it to stop."""
         try:
-            return names.STOP not in _annotations(await _get(self._connection, self._name))
+            return names.STOP not in _annotations(await self._again())
         except GoneError:
             return False
+
+    async def _again(self) -> Json:
+        """As it is now. Raises GoneError, also where another one has its name."""
+        found = await _get(self._connection, self._name)
+        if found["metadata"]["uid"] != self._found["metadata"]["uid"]:
+            raise GoneError(self._name)
+        return found
 
     def _path(self, name: str | None = None) -> str:
         return place("Job", self._connection.namespace, self._name if name is None else name)

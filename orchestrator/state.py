@@ -19,6 +19,7 @@ from orchestrator.events import (
     Action,
     Disconnected,
     Event,
+    Finish,
     Gone,
     Joined,
     Launch,
@@ -57,7 +58,7 @@ from orchestrator.moves import (
     stopped_by,
     succeed,
 )
-from worker_image.protocol import Beat, End, Refused
+from worker_image.protocol import Beat, Dismiss, End, Refused
 
 STILLBORN_LIMIT = 2  # agents of one worker in a row that end before they join
 ENDING_SLACK = 20.0  # seconds beyond the grace until an agent that does not confirm the end of its child is given up
@@ -87,7 +88,10 @@ def resume(policy: Policy, at: float, before: Before) -> Step:
         furthest=before.furthest,
         fruitless=before.fruitless,
     )
-    return state, [Launch(i, k) for i, each in enumerate(before.incarnations) for k in sorted(set(each))]
+    actions: list[Action] = [Launch(i, k) for i, each in enumerate(before.incarnations) for k in sorted(set(each))]
+    if before.result:
+        return replace(state, phase=Phase.OVER, result=before.result), [*actions, Finish(before.result)]
+    return state, actions
 
 
 def refusal(state: State, worker: int, incarnation: int) -> Refused | None:
@@ -107,6 +111,8 @@ def refusal(state: State, worker: int, incarnation: int) -> Refused | None:
 def step(state: State, event: Event) -> Step:
     """What an event makes of the group, and what is to be done."""
     if state.phase is Phase.OVER:
+        if isinstance(event, Joined) and state.result:  # its controller was lost before it could say so
+            return state, [Send(event.worker, Dismiss(state.result.exit_code))]
         return state, []
     return _HANDLERS[type(event)](state, event)
 

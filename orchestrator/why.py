@@ -79,12 +79,13 @@ def _verdict(facts: Facts) -> str:
 def _controller(facts: Facts) -> str:
     pod = facts.controller_pod
     whose = f"{facts.name} waits for its controller"
+    trains = ("its workers train meanwhile",) if facts.status and facts.status.phase == "running" else ()
     if pod is None:
-        return _sentences(f"{whose}, whose pod is not there", *(_not_made(facts, [facts.root]) or ("the cluster is about to make it",)))
+        refused = _not_made(facts, [facts.root]) or ("the cluster is about to make it",)
+        return _sentences(f"{whose}, whose pod is not there", *trains, *refused)
     if pods.has_ended(pod):
-        return _sentences(
-            f"{whose}: {pods.ending(pod)}", "the cluster makes a new one", f"{facts.command('logs --controller')} shows what it said"
-        )
+        said = f"{facts.command('logs --controller')} shows what it said"
+        return _sentences(f"{whose}: {pods.ending(pod)}", *trains, "the cluster makes a new one", said)
     return _sentences(f"{whose}", *_not_running(facts, pod, "it")) if not has_begun(pod) else ""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any
 
-from orchestrator import manifests, names, pods
+from orchestrator import names, pods
 from orchestrator.backends.base import Meeting, Watcher
 from orchestrator.client import Connection, Json, RefusedError, place
 from orchestrator.pods import Pod
@@ -17,6 +17,7 @@ LAST_GRACE = 1  # seconds from SIGTERM to SIGKILL for a worker that is given up
 FORCE_AFTER = 10.0  # seconds until a pod whose node does not confirm its end is deleted all the same
 ACCEPT_DEADLINE = 20.0  # seconds in which a node must have accepted a pod that was put on it, or it is lost without anyone knowing yet
 PATIENCE_STEP = 0.1  # seconds
+REFUSED_PAUSE = 5.0  # seconds
 
 Identity = tuple[int, int]  # worker, incarnation
 
@@ -24,11 +25,12 @@ Identity = tuple[int, int]  # worker, incarnation
 class KubernetesBackend:
     """The first incarnation of every worker is a pod of the group's Job, which is there already; later ones get a Job each."""
 
-    def __init__(self, job: JobSpec, connection: Connection, owner: Json | None = None) -> None:
-        """owner: the ownerReference of the Jobs that are made."""
+    def __init__(self, job: JobSpec, connection: Connection, owner: Json | None = None, born: str = "") -> None:
+        """owner: the ownerReference of the Jobs that are made. born: when the job was; an older pod is one of another job of its name."""
         self._job = job
         self._connection = connection
         self._owner = owner
+        self._born = born
         self._watchers: dict[Identity, Watcher] = {}
         self.pods: dict[Identity, str] = {}  # the names of those that are there
         self._nodes: dict[Identity, str] = {}  # where those are that nobody told to go
@@ -48,9 +50,10 @@ class KubernetesBackend:
         jobs = await self._jobs()
         self._made = {job["metadata"]["name"] for job in jobs}
         self.group_is_owned = any("ownerReferences" in job["metadata"] for job in jobs if job["metadata"]["name"] == self._job.name)
+        self.pods = {pods.identity(pod): pod["metadata"]["name"] for pod in found if not pods.has_ended(pod)}
         live: dict[int, list[int]] = {}
         newest = dict.fromkeys(range(self._job.workers), 0)
-        for worker, incarnation in (pods.identity(pod) for pod in found if not pods.has_ended(pod)):
+        for worker, incarnation in self.pods:
             live.setdefault(worker, []).append(incarnation)
         for labels in (job["metadata"]["labels"] for job in jobs):
             if names.WORKER_LABEL in labels:
@@ -64,6 +67,8 @@ class KubernetesBackend:
         self._following = self._following or asyncio.ensure_future(self._follow())
         if incarnation == 0 or names.worker_job(self._job.name, worker, incarnation) in self._made:
             return
+        from orchestrator import manifests  # late: everyone waits for this pod's start, and the templates are only needed now
+
         lost_on = next((node for (each, _), node in self._nodes.items() if each == worker), "")
         try:
             for manifest in manifests.worker_objects(self._job, worker, incarnation, avoid=lost_on):
@@ -111,8 +116,15 @@ class KubernetesBackend:
 
     async def _follow(self) -> None:
         while True:
-            await self._look()
+            try:
+                await self._look()
+            except RefusedError as e:  # a Role that is being changed, say: without this nobody would be told anything any more
+                print(f"{e}; trying again", flush=True)
+                await asyncio.sleep(REFUSED_PAUSE)
+                continue
             async for kind, pod in self._connection.changes(self._path("Pod"), self._version, labelSelector=self._selector()):
+                if not self._is_ours(pod):
+                    continue
                 if kind == "DELETED":
                     self._ended(pod)
                 else:
@@ -192,13 +204,16 @@ class KubernetesBackend:
     async def _pods(self) -> list[Pod]:
         found = await self._connection.get(self._path("Pod"), labelSelector=self._selector())
         self._version = found["metadata"]["resourceVersion"]
-        return list(found["items"])
+        return [pod for pod in found["items"] if self._is_ours(pod)]
 
     async def _jobs(self) -> list[Json]:
         return await self._connection.items(self._path("Job"), labelSelector=f"{names.JOB_LABEL}={self._job.name}")
 
     async def _delete_pod(self, name: str, grace: int) -> None:
         await self._connection.delete(self._path("Pod", name), grace=grace)
+
+    def _is_ours(self, pod: Pod) -> bool:
+        return bool(pod["metadata"]["creationTimestamp"] >= self._born)
 
     def _path(self, kind: str, name: str = "") -> str:
         return place(kind, self._connection.namespace, name)

@@ -70,3 +70,11 @@ def claim(cluster: Cluster, namespace: Namespace, tmp_path: Path) -> Iterator[st
     cluster.core.create_namespaced_persistent_volume_claim(namespace.name, {"metadata": {"name": "shared"}, "spec": wanted})
     yield "shared"
     cluster.core.delete_persistent_volume(namespace.name)
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder with programs that report steps and never import TensorFlow."""
+    for name in ("steps.py", "waits.py"):
+        (tmp_path / name).write_text((REPO / "tests" / "programs" / name).read_text())
+    return tmp_path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import run
 from typing import Any
@@ -15,13 +16,23 @@ from tests.cluster import faults, images
 from tests.cluster.objects import Namespace
 from tests.conftest import TFRUN
 
+SMALL = {"resources": {"cpu": "100m", "memory": "64Mi"}}  # for programs without TensorFlow
 TRAIN = 240.0  # seconds until a small job must be over: TensorFlow starts several times on two processors
 
 
 class Job:
     """A job that was rendered and applied."""
 
-    def __init__(self, namespace: Namespace, folder: Path, image: images.Image, part: dict[str, Any] | None = None, **fields: Any) -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        folder: Path,
+        image: images.Image,
+        part: dict[str, Any] | None = None,
+        change: Callable[[dict[str, Any]], dict[str, Any]] = lambda each: each,
+        **fields: Any,
+    ) -> None:
+        """part: more of the job file's `kubernetes`; change: what is done to each object before it is applied."""
         self.namespace = namespace
         cluster = namespace.cluster
         kubernetes_part = {
@@ -34,7 +45,7 @@ class Job:
         (folder / "job.yaml").write_text(json.dumps({"name": "job", "workers": 2, **fields, "kubernetes": kubernetes_part}))
         rendered = run([TFRUN, "render", "job.yaml"], cwd=folder, check=True, capture_output=True, text=True).stdout
         for each in yaml.safe_load_all(rendered):
-            kubernetes.utils.create_from_dict(cluster.api, each)
+            kubernetes.utils.create_from_dict(cluster.api, change(each))
 
     def ended(self, succeeded: bool = True) -> str:
         """What the controller said, once its Job is over."""
@@ -60,6 +71,11 @@ class Job:
     def said(self) -> str:
         """The controller's output."""
         return "\n".join(self.namespace.log(pod.metadata.name) for pod in self.namespace.pods("tfrun.dev/role=controller"))
+
+    def status(self) -> dict[str, Any]:
+        """The status document."""
+        annotations = self.namespace.cluster.batch.read_namespaced_job("job-controller", self.namespace.name).metadata.annotations
+        return dict(json.loads((annotations or {}).get("tfrun.dev/status", '{"phase": "", "attempt": 0}')))
 
     def until_said(self, text: str) -> None:
         """Wait for a line of the controller."""

@@ -69,6 +69,11 @@ class Cluster:
         """Network policies."""
         return kubernetes.client.NetworkingV1Api(self.api)
 
+    @property
+    def discovery(self) -> kubernetes.client.DiscoveryV1Api:
+        """Endpoint slices."""
+        return kubernetes.client.DiscoveryV1Api(self.api)
+
     def await_no_tests(self) -> None:
         """Wait until every namespace of a test is gone, which takes the namespace controller five seconds and more."""
         deadline = time.monotonic() + PATIENCE

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,52 @@ def test_the_loss_of_the_controller_stops_nothing(cluster: Cluster, namespace: N
     assert "attempt 2" not in said
     assert "counter 1800 = replicas 2" in job.outputs()
     assert len(namespace.pods("tfrun.dev/role=worker")) == 2, "no worker was replaced"
+
+
+FAULTS = (
+    *("kill a program", "kill an agent", "delete a worker", "evict a worker", "freeze a worker"),
+    *("lose the controller", "lose the API server"),
+)
+
+
+@pytest.mark.machine
+def test_whatever_happens_no_step_is_lost(cluster: Cluster, namespace: Namespace, folder: Path, claim: str) -> None:
+    """E43: one fault after the other, in an order and to workers that a seed chooses; the counter in the model ends exact."""
+    chance = random.Random(5)
+    arguments = ["--steps", "3000", "--every", "50", "--pause", "0.02"]
+    volumes = {"volumes": [{"claim": claim, "path": "/data"}]}
+    job = Job(namespace, folder, images.WORKER, volumes, program="counter.py", args=arguments, checkpoints={"directory": "/data/ckpt"})
+    job.until_said("attempt 0 runs on every worker")
+    for fault in chance.sample(FAULTS, len(FAULTS)):
+        before = job.status()
+        meet(fault, job, chance)
+        if fault not in ("lose the controller", "lose the API server"):
+            namespace.until(lambda before=before: job.status()["attempt"] > before["attempt"], f"attempt after: {fault}", TRAIN)
+        namespace.until(lambda: job.status()["phase"] == "running", f"training after: {fault}", TRAIN)
+    job.ended()
+    assert "counter 6000 = replicas 2" in job.outputs()
+
+
+def meet(fault: str, job: Job, chance: random.Random) -> None:
+    """Let one of FAULTS happen."""
+    core, namespace = job.namespace.cluster.core, job.namespace
+    live = [worker for worker in job.workers() if worker.status.phase == "Running" and not worker.metadata.deletion_timestamp]
+    victim = chance.choice(live)
+    if fault == "kill a program":
+        os.kill(job.program(victim), signal.SIGKILL)
+    elif fault == "kill an agent":
+        faults.kill(victim, " agent ")
+    elif fault == "delete a worker":
+        core.delete_namespaced_pod(victim.metadata.name, namespace.name)
+    elif fault == "evict a worker":
+        faults.evict(core, victim)
+    elif fault == "freeze a worker":
+        with faults.frozen(victim):
+            job.until_said("its agent was silent for")
+    elif fault == "lose the controller":
+        (controller,) = (each for each in namespace.pods("tfrun.dev/role=controller") if each.status.phase == "Running")
+        core.delete_namespaced_pod(controller.metadata.name, namespace.name, grace_period_seconds=0)
+        job.until_said("resumed attempt")
+    else:
+        with faults.api_gone():
+            time.sleep(5)

@@ -12,22 +12,12 @@ from typing import Any
 import pytest
 
 from tests.cluster import faults, images
-from tests.cluster.jobs import Job
+from tests.cluster.jobs import SMALL, Job
 from tests.cluster.objects import Cluster, Namespace
-from tests.conftest import REPO
 
 pytestmark = pytest.mark.timeout(400)
 
-SMALL = {"resources": {"cpu": "100m", "memory": "64Mi"}}
 RUNS = "attempt {} runs on every worker"
-
-
-@pytest.fixture
-def programs(tmp_path: Path) -> Path:
-    """A folder with programs that report steps and never import TensorFlow."""
-    for name in ("steps.py", "waits.py"):
-        (tmp_path / name).write_text((REPO / "tests" / "programs" / name).read_text())
-    return tmp_path
 
 
 def stepping(namespace: Namespace, folder: Path, steps: int, **fields: Any) -> Job:

@@ -79,6 +79,9 @@ class Silence:
     def changed(self, state: State) -> None:
         pass
 
+    async def concluded(self, state: State) -> None:
+        pass
+
 
 class FakeAgent:
     """The test's end of a real connection."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator import state as machine
-from orchestrator.events import BeginAll, Gone, Launch, Leaves, Remove, Waits
-from orchestrator.group import Before, Ending, Phase, Policy, Status
+from orchestrator.events import BeginAll, Finish, Gone, Launch, Leaves, Remove, Send, Waits
+from orchestrator.group import Before, Ending, Phase, Policy, Result, Status
 from tests.orchestrator.group_driver import Group, launched, sent, told
 from worker_image.protocol import AskSave, Dismiss, End, Leaving, Prepare
 
@@ -163,6 +163,15 @@ def test_a_fresh_job_is_gathered_by_its_first_controller() -> None:
     state, actions = machine.resume(Policy(workers=2), 0.0, Before(((0, 0), (0, 0)), started=-3.0))
     assert state.phase is Phase.GATHERING
     assert actions == [Launch(0, 0), Launch(1, 0)]
+
+
+def test_a_job_that_was_over_is_not_begun_again() -> None:
+    """Its controller wrote the result and was lost before it could let everyone go."""
+    result = Result(Ending.FAILED, "worker 0 raised ValueError")
+    group = running().new_controller(result=result)
+    assert group.actions == [Launch(0, 0), Launch(1, 0), Finish(result)]
+    assert group.join(1, attempt=0, holds="ended") == [Send(1, Dismiss(1))]
+    assert group.gone(0) == []
 
 
 def test_a_successor_that_the_controller_before_made_is_watched_too() -> None:
