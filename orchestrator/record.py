@@ -40,9 +40,10 @@ def describe(state: State, clocks: Clocks) -> Status:
     result = state.result
     totals = [worker.beat.total for worker in state.workers if worker.beat.total is not None]
     waits = state.phase in (Phase.GATHERING, Phase.RESUMING)
+    fresh = state.phase is Phase.RESUMING and not state.begun  # nobody has anything of an attempt
     return Status(
         written=clocks.date(clocks.monotonic),
-        phase=state.phase.value,
+        phase=Phase.GATHERING.value if fresh else state.phase.value,
         since=clocks.date(state.since),
         attempt=state.attempt,
         step=state.step_reached(),

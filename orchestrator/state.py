@@ -80,7 +80,7 @@ def resume(policy: Policy, at: float, before: Before) -> Step:
         workers,
         started=before.started,
         since=at,
-        phase=Phase.RESUMING if before.known else Phase.GATHERING,
+        phase=Phase.RESUMING,  # also where nothing is known: the one before may have been lost before it could write
         attempt=before.attempt,
         begun=before.begun,
         history=before.history,
@@ -126,7 +126,7 @@ def _joined(state: State, event: Joined) -> Step:
     if state.phase is Phase.RESUMING:
         return _joined_again(state, event)
     actions: list[Action] = []
-    if event.holds and event.attempt >= state.attempt and state.phase is Phase.GATHERING:  # a number is never used twice
+    if event.attempt >= state.attempt and state.phase is Phase.GATHERING:  # a number is never used twice
         state = replace(state, attempt=event.attempt + 1)
         state, actions = prepare(state, state.having(Status.PREPARING, Status.READY))
     if event.holds == "running":  # of an attempt that is given up
@@ -153,7 +153,7 @@ def _joined_again(state: State, event: Joined) -> Step:
         text = f"holds nothing of attempt {state.attempt}: the controller before this one was lost while it began or ended"
         state, more = end_attempt(state, Failure(index, state.attempt, "lost", text), at, grace=0.0)
     else:
-        state, more = gather(replace(state, attempt=state.attempt + state.begun), at)
+        state, more = gather(replace(state, attempt=max(state.attempt + state.begun, event.attempt + 1)), at)
     return state, [*actions, *more]
 
 
@@ -191,7 +191,7 @@ def _gone(state: State, event: Gone) -> Step:
     actions: list[Action] = []
     if worker.status is Status.LOST:
         state = _explained(state, event)
-    elif worker.status in CONNECTED or state.phase is Phase.RESUMING:
+    elif worker.status in CONNECTED or _held_a_part(state, worker):
         state, actions = lose(state, event.worker, event.at, "lost", f"was lost: {event.why}")
         state = _explained(state, event)
         actions = [a for a in actions if not isinstance(a, Remove)]
@@ -206,6 +206,11 @@ def _gone(state: State, event: Gone) -> Step:
     fresh = Worker(Status.AWAITED, newest, newest, stillborn=stillborn, heard=event.at)
     settled, more = settle(state.change(event.worker, **vars(fresh)), event.at)
     return settled, [*actions, *more]
+
+
+def _held_a_part(state: State, worker: Worker) -> bool:
+    """Whether one that did not come back to this controller was in an attempt that may still live elsewhere."""
+    return state.phase is Phase.RESUMING and (worker.joined_before or bool(state.having(Status.RUNNING, Status.DONE)))
 
 
 def _relaunch(state: State, event: Gone) -> Step:

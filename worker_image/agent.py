@@ -36,7 +36,7 @@ class Agent:
         self._options = options
         self._program = program
         self._writer: Optional[asyncio.StreamWriter] = None
-        self._attempt = -1
+        self._attempt = self._begun = -1
         self._current: Optional[Child] = None  # prepared or running
         self._running = False
         self._last: Optional[protocol.Ended] = None  # how the child of this attempt ended, for a controller that did not hear it
@@ -120,10 +120,10 @@ class Agent:
             self._send(protocol.Leaving())
 
     def _held(self) -> Tuple[int, str]:
-        """The attempt, and what there is of it: see protocol.Join."""
-        if self._current:
-            return self._attempt, "running" if self._running else ""
-        return self._attempt, "ended" if self._last else ""
+        """The newest attempt that began, and what there is of it: see protocol.Join."""
+        if self._running:
+            return self._attempt, "running"
+        return (self._attempt, "ended") if self._last else (self._begun, "")
 
     def _send(self, message: Message) -> None:
         if self._writer:
@@ -167,7 +167,7 @@ class Agent:
         me = self._options
         task = {"type": "worker", "index": me.worker}
         environ = {"TFRUN_WORKER": str(me.worker), "TFRUN_ATTEMPT": str(order.attempt)}
-        self._running = True
+        self._running, self._begun = True, order.attempt
         self._current.run(protocol.Run({"cluster": order.cluster, "task": task}, environ))
         asyncio.get_running_loop().call_later(STANDBY_AFTER, self._keep_standby, order.attempt)
 

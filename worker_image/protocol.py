@@ -52,8 +52,8 @@ class Challenge(Message):
 class Join(Message):
     """Agent → controller: who I am, and the proof that I hold the secret.
 
-    holds: what an agent that has joined another controller before has of `attempt`: "running"; "ended", and `Ended` follows; or "", nothing
-    of an attempt that began.
+    attempt: the newest one of which an agent that has joined another controller before knows that it began. holds: what it has of it:
+    "running"; "ended", and `Ended` follows; or "", nothing any more.
     """
 
     worker: int

@@ -106,10 +106,13 @@ class KubernetesBackend:
 
     async def _make_no_more(self) -> None:
         """A Job whose pod was never made (a quota, an admission) would make it whenever it can."""
-        for worker, incarnation in set(self._watchers) - set(self.pods):
+        if set(self._watchers) - set(self.pods):
+            await self._look()  # whose pods have ended is not awaited any more
+        awaited = set(self._watchers) - set(self.pods)
+        for worker, incarnation in awaited:
             if incarnation:
                 await self._connection.delete(self._path("Job", names.worker_job(self._job.name, worker, incarnation)))
-        if any(incarnation == 0 for _, incarnation in set(self._watchers) - set(self.pods)):
+        if any(incarnation == 0 for _, incarnation in awaited):
             await self._connection.patch(self._path("Job", self._job.name), {"spec": {"parallelism": 0}})
 
     # ---- what becomes of the pods: list, then watch, and again ----

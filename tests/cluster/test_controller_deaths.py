@@ -19,7 +19,7 @@ from tests.cluster.objects import Cluster, Namespace
 pytestmark = [pytest.mark.timeout(600), pytest.mark.machine]
 
 MORTAL = Path(__file__).with_name("mortal_controller.py")
-DEATHS = 40  # after which it must be over: each life makes one write more than nothing
+DEATHS = 150  # after which it must be over: each life makes one write more than nothing
 LIFE = 60.0  # seconds
 
 

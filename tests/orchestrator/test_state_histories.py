@@ -35,14 +35,15 @@ class Agent:
     leaving: bool = False
     orders: deque[Message] = field(default_factory=deque)
     attempt: int = -1
+    begun: int = -1
     prepared: bool = False
     running: bool = False
     last: Ended | None = None
 
-    def holds(self) -> str:
-        if self.prepared or self.running:
-            return "running" if self.running else ""
-        return "ended" if self.last else ""
+    def held(self) -> tuple[int, str]:
+        if self.running:
+            return self.attempt, "running"
+        return (self.attempt, "ended") if self.last else (self.begun, "")
 
 
 class Histories(RuleBasedStateMachine):
@@ -80,6 +81,8 @@ class Histories(RuleBasedStateMachine):
                     assert len(addresses) == WORKERS
                     live = self.live()
                     assert not live, f"attempt {attempt} begins while {live} lives"
+                    known = {agent.begun for agent in self.agents.values() if agent.alive}
+                    assert attempt not in known, "a number is used twice"
                     for worker in range(WORKERS):
                         assert (worker, self.state.workers[worker].incarnation) not in self.removing, (
                             "one that is given up is in the attempt"
@@ -117,7 +120,7 @@ class Histories(RuleBasedStateMachine):
             agent.attempt, agent.prepared, agent.running, agent.last = order.attempt, True, False, None
             self.say(worker, Ready(order.attempt, f"host:{worker}"))
         elif isinstance(order, Begin) and agent.prepared and agent.attempt == order.attempt:
-            agent.prepared, agent.running = False, True
+            agent.prepared, agent.running, agent.begun = False, True, order.attempt
         elif isinstance(order, End) and order.attempt == agent.attempt:
             self.end_child(worker, "ended")
         elif isinstance(order, AskSave):
@@ -150,7 +153,7 @@ class Histories(RuleBasedStateMachine):
         if agent.alive and not agent.connected and not agent.deaf and machine.refusal(self.state, worker, incarnation) is None:
             agent.connected = True
             agent.orders.clear()
-            self.event(Joined(self.at, worker, agent.attempt, agent.holds()))
+            self.event(Joined(self.at, worker, *agent.held()))
             if agent.last and not (agent.prepared or agent.running):
                 self.say(worker, agent.last)
             if agent.leaving:

@@ -159,10 +159,32 @@ def test_the_budget_outlives_the_controller() -> None:
 
 
 def test_a_fresh_job_is_gathered_by_its_first_controller() -> None:
-    """Nothing was told before: its workers are there, or on the way."""
-    state, actions = machine.resume(Policy(workers=2), 0.0, Before(((0, 0), (0, 0)), started=-3.0))
-    assert state.phase is Phase.GATHERING
-    assert actions == [Launch(0, 0), Launch(1, 0)]
+    """Nothing was told before: its workers are there, or on the way, and hold nothing."""
+    group = Group(workers=2).new_controller(known=False)
+    assert group.actions == [Launch(0, 0), Launch(1, 0)]
+    assert sent(group.join(0), Prepare) == [0]
+    assert group.state.phase is Phase.GATHERING
+    assert sent(group.join(1), Prepare) == [1]
+    group.ready(0, 1)
+    assert group.state.attempt == 0
+    assert group.state.phase is Phase.RUNNING
+
+
+def test_an_attempt_that_no_controller_wrote_of_is_taken_over_too() -> None:
+    """The one before was lost before its first status."""
+    group = running().new_controller(known=False, attempt=0, begun=False)
+    group.join(0, 1, attempt=0, holds="running")
+    group.beat(0, step=9, busy=2.0)
+    assert "resumed attempt 0" in told(group.beat(1, step=9, busy=2.0))
+
+
+def test_a_worker_that_can_not_be_started_is_told_as_before() -> None:
+    """Twice in a row, before anything ran."""
+    group = Group(workers=2).new_controller(known=False)
+    assert launched(group.gone(0, "no such file")) == [(0, 1)]
+    group.gone(0, "no such file")
+    assert group.result
+    assert group.result.reason == "worker 0 could not be started: no such file before it joined"
 
 
 def test_a_job_that_was_over_is_not_begun_again() -> None:
