@@ -19,6 +19,9 @@ import pytest
 
 TFRUN = Path(sys.executable).with_name("tfrun")
 PROGRAMS = Path(__file__).parent / "programs"
+# Whoever runs the tests in the background may have SIGINT ignored, and every program that they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 REPO = Path(__file__).parents[1]
 MARK = "TFRUN_TEST_MARK"
 IMPORTED = 200_000_000  # bytes: no TensorFlow is smaller

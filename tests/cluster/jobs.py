@@ -9,6 +9,7 @@ from subprocess import run
 from typing import Any
 
 import kubernetes
+import psutil
 import yaml
 from kubernetes.client import V1Pod
 
@@ -63,10 +64,9 @@ class Job:
         return self.namespace.pods("tfrun.dev/role=worker")
 
     def program(self, worker: V1Pod) -> int:
-        """The process of a worker's program, as this machine numbers it."""
+        """The process of a worker's program, as this machine numbers it: a standby is always younger than what it stands by."""
         processes = faults.processes(self.namespace.running(worker.metadata.name))
-        (found,) = (pid for pid, words in processes.items() if " launch " in words and "--standby" not in words)
-        return found
+        return min((pid for pid, words in processes.items() if " launch " in words), key=lambda pid: psutil.Process(pid).create_time())
 
     def said(self) -> str:
         """The controller's output."""
