@@ -27,10 +27,15 @@ def freezer_tree() -> Path:
 def processes(folder: Path) -> set[int]:
     """Every process in a group and the groups below it."""
     found: set[int] = set()
-    for path in folder.rglob("cgroup.procs"):
+    for group in groups(folder):
         with suppress(OSError):  # the group is gone
-            found.update(int(line) for line in path.read_text().split())
+            found.update(int(line) for line in (group / "cgroup.procs").read_text().split())
     return found
+
+
+def groups(folder: Path) -> list[Path]:
+    """A group and those below it, the deepest first; os.walk, since groups vanish while one looks."""
+    return [Path(path) for path, _, _ in os.walk(folder, topdown=False)]
 
 
 def end(group: str) -> None:
@@ -39,9 +44,9 @@ def end(group: str) -> None:
     deadline = time.monotonic() + DEADLINE
     while pids := set().union(*map(processes, trees)):
         for folder in trees:
-            for state in (*folder.rglob("freezer.state"), *folder.rglob("cgroup.freeze")):
-                with suppress(OSError):  # the group is gone
-                    freeze(state.parent, False)
+            for each in groups(folder):
+                with suppress(OSError):  # the group is gone, or the root of a tree that has no freezer
+                    freeze(each, False)
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -49,9 +54,9 @@ def end(group: str) -> None:
             raise TimeoutError(f"processes {sorted(pids)} of {group} don't end")
         time.sleep(POLL)
     for folder in trees:
-        for path in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
-            path.rmdir()
-        folder.rmdir()
+        for each in groups(folder):
+            with suppress(FileNotFoundError):
+                each.rmdir()
 
 
 def freeze(folder: Path, frozen: bool) -> None:
