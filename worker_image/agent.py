@@ -22,6 +22,8 @@ from worker_image.joining import Options
 from worker_image.protocol import Message
 from worker_image.usercode import enter
 
+LEAD = 0.15  # seconds that the first worker's program may be ahead of the others; its server listens after about 0.05
+LOOK = 0.01  # seconds between two looks for that server
 LEAVE_DEADLINE = 28.0  # seconds after SIGTERM in which the controller must let this agent go; a pod is killed after 30
 STANDBY_AFTER = 5.0  # seconds of running after which a standby is started for a program that reports no steps
 STANDBY_FACTOR = 1.5  # a standby may take this many times the memory of an imported child
@@ -168,8 +170,22 @@ class Agent:
         task = {"type": "worker", "index": me.worker}
         environ = {"TFRUN_WORKER": str(me.worker), "TFRUN_ATTEMPT": str(order.attempt)}
         self._running, self._begun = True, order.attempt
-        self._current.run(protocol.Run({"cluster": order.cluster, "task": task}, environ))
+        self._start(self._run_after_the_first(self._current, protocol.Run({"cluster": order.cluster, "task": task}, environ)))
         asyncio.get_running_loop().call_later(STANDBY_AFTER, self._keep_standby, order.attempt)
+
+    async def _run_after_the_first(self, child: Child, run: protocol.Run) -> None:
+        """Give the start. Who asks for the first worker's server before that listens meets gRPC's back-off of a second."""
+        host, _, port = run.tf_config["cluster"]["worker"][0].rpartition(":")
+        loop = asyncio.get_running_loop()
+        until = loop.time() + (LEAD if self._options.worker and child.loaded and child.loaded.tensorflow else 0.0)
+        while loop.time() < until:
+            try:
+                _, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), LEAD)
+                writer.close()
+                break
+            except (OSError, asyncio.TimeoutError):
+                await asyncio.sleep(LOOK)
+        child.run(run)
 
     # ---- children ----
 

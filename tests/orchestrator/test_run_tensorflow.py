@@ -45,6 +45,20 @@ def test_the_main_job_goes_on_where_it_was(start: Start) -> None:
     assert run.result()["attempts"] == 2
 
 
+def test_the_first_worker_listens_before_the_others_ask(finish: Finish, tmp_path: Path) -> None:
+    """Whoever finds no server at the first address waits for gRPC's second: worker 1 begins when worker 0's server is there."""
+    (tmp_path / "p.py").write_text(
+        "import json, os, socket, time\nimport tensorflow\n"
+        "host, _, port = json.loads(os.environ['TF_CONFIG'])['cluster']['worker'][0].rpartition(':')\n"
+        "if os.environ['TFRUN_WORKER'] == '0':\n"
+        "    server = socket.socket(); server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+        "    time.sleep(0.03); server.bind(('0.0.0.0', int(port))); server.listen(); time.sleep(2)\n"
+        "else:\n    socket.create_connection((host, int(port))); print('reached')\n"
+    )
+    run = finish("-n", "2", "p.py")
+    assert "[1] reached" in run.lines, run.report()
+
+
 def test_sigterm_to_a_worker_loses_no_step(start: Start) -> None:
     """E39: all save at the same step, and the next attempt begins with that step."""
     run = start("-n", "2", EXAMPLES / "counter.py", "--steps", "600", "--every", "100", "--pause", "0.02")
