@@ -99,7 +99,7 @@ def left(namespace: Namespace) -> list[str]:
 
 def test_a_job_from_submit_to_stop(namespace: Namespace, desk: Desk) -> None:
     """Every verb finds the job in the cluster alone; stop lets the programs save, and nothing is left."""
-    job = desk.job("steps", "100000", "0.05", "saver")
+    job = desk.job("steps", "100000", "0.2", "saver")
     assert "digits is submitted to" in desk.run("submit", job)
     assert "digits is there already, the same job" in desk.run("submit", job)
     assert "another job digits is in the namespace" in desk.run("submit", desk.job("steps", "5", "0.05"), code=2)

@@ -297,7 +297,7 @@ def test_a_program_that_leaves_a_child_is_told_so(finish: Finish, program: Progr
 
 def test_sigterm_to_an_agent_saves_everywhere_at_the_same_step(start: Start, program: Program) -> None:
     """E39: one preempted worker: all save at one step, leave, and go on with its replacement."""
-    run = start("-n", "3", program("steps"), "400", "0.01", "saver")
+    run = start("-n", "3", program("steps"), "60", "0.1", "saver")
     run.until("stepping", times=3)
     old = run.agent(2)
     old.send_signal(signal.SIGTERM)
@@ -314,7 +314,7 @@ def test_sigterm_to_an_agent_saves_everywhere_at_the_same_step(start: Start, pro
 
 def test_sigterm_to_the_launcher_saves_first(start: Start, program: Program) -> None:
     """E39: a coordinated save, then exit 143."""
-    run = start("-n", "2", program("steps"), "4000", "0.01", "saver")
+    run = start("-n", "2", program("steps"), "400", "0.1", "saver")
     run.until("stepping", times=2)
     run.process.send_signal(signal.SIGTERM)
     saved = run.until("saved at", times=2)
