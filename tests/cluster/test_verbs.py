@@ -160,7 +160,7 @@ def test_ctrl_c_detaches(namespace: Namespace, desk: Desk) -> None:
     _, err = followed.communicate(timeout=PATIENCE)
     assert followed.returncode == 130
     assert "tfrun: detached; digits goes on: `tfrun logs -f digits -n " in err
-    assert "running" in desk.run("status", "digits")
+    desk.until("digits: running", "status", "digits")
     begun = time.monotonic()
     desk.run("stop", "--now", "digits")
     assert time.monotonic() - begun < 60
