@@ -128,11 +128,6 @@ def is_root(job: Json) -> bool:
     return bool(job["metadata"]["name"] == names.controller(labels.get(names.JOB_LABEL, "")))
 
 
-def selector(name: str, role: str = "") -> str:
-    """The label selector of a job's objects, or of its pods with a role."""
-    return f"{names.JOB_LABEL}={name}" + (f",{names.ROLE_LABEL}={role}" if role else "")
-
-
 async def root_of(connection: Connection, name: str) -> Json:
     """The controller's Job. Raises InvalidJobError with what to do where there is none."""
     from orchestrator.client import RefusedError, place
@@ -155,7 +150,7 @@ async def read(connection: Connection, name: str, events: bool = False) -> Facts
     from orchestrator.client import place
 
     root = await root_of(connection, name)
-    where, chosen = connection.namespace, selector(name)
+    where, chosen = connection.namespace, names.selector(name)
     found = await asyncio.gather(
         connection.items(place("Job", where), labelSelector=chosen),
         connection.items(place("Pod", where), labelSelector=chosen),

@@ -10,10 +10,10 @@ from typing import Any, TextIO
 
 from aiohttp import ClientError
 
-from orchestrator import output, pods
+from orchestrator import names, output, pods
 from orchestrator.client import RETRY_FIRST, RETRY_MOST, Connection, Json, RefusedError, UnreachableError, place
 from orchestrator.errors import InvalidJobError, ReaderGoneError
-from orchestrator.facts import Facts, end_of, has_begun, is_worker, read, root_of, selector
+from orchestrator.facts import Facts, end_of, has_begun, is_worker, read, root_of
 from orchestrator.loglines import Line, Lines, merged
 
 LINGER = 15.0  # seconds after a job's end until its pods have ended
@@ -125,7 +125,7 @@ class _Followed:
     async def look(self, name: str, sink_of: Callable[[Json], Sink | None]) -> None:
         """Follow every chosen pod as soon as it has begun."""
         where = place("Pod", self._connection.namespace)
-        async for known in self._connection.live(where, labelSelector=selector(name)):
+        async for known in self._connection.live(where, labelSelector=names.selector(name)):
             for pod_name, pod in known.items():
                 to = sink_of(pod) if pod_name not in self.tasks and has_begun(pod) else None
                 if to:

@@ -51,6 +51,11 @@ PORT = 2220  # of the controller's rendezvous
 STATIC_PORT = 2222  # of TensorFlow's servers, where no controller tells them of free ones
 
 
+def selector(job: str, role: str = "") -> str:
+    """The label selector of a job's objects, or of its pods with a role."""
+    return f"{JOB_LABEL}={job}" + (f",{ROLE_LABEL}={role}" if role else "")
+
+
 def controller(job: str) -> str:
     """The controller's Job, Service, ServiceAccount, Role and RoleBinding."""
     return f"{job}-controller"

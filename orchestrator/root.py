@@ -15,15 +15,8 @@ from orchestrator.status import Status
 
 RIGHTS_DEADLINE = 15.0  # seconds in which a new job's Role must be in force
 RIGHTS_PAUSE = 0.2  # seconds between two tries
-ADOPTED = (
-    "ServiceAccount",
-    "Role",
-    "RoleBinding",
-    "ConfigMap",
-    "Service",
-    "NetworkPolicy",
-    "Job",
-)  # the key's Secret goes with its account
+# The key's Secret goes with its account.
+ADOPTED = ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Service", "NetworkPolicy", "Job")
 
 
 class GoneError(Exception):

@@ -9,7 +9,7 @@ from typing import TypeVar
 from orchestrator import names, pods
 from orchestrator.client import Connection, Json, place
 from orchestrator.errors import DeadlineError
-from orchestrator.facts import end_of, has_begun, read, selector
+from orchestrator.facts import end_of, has_begun, read
 from orchestrator.logs import until_over
 
 SAVE = 40.0  # seconds for the controller to hear of it, the programs to save, the agents to leave
@@ -48,7 +48,7 @@ async def _save(connection: Connection, name: str, root: Json, say: Say) -> None
 
 
 async def _controller_runs(connection: Connection, name: str) -> bool:
-    async for known in connection.live(place("Pod", connection.namespace), labelSelector=selector(name, "controller")):
+    async for known in connection.live(place("Pod", connection.namespace), labelSelector=names.selector(name, "controller")):
         if any(pod.get("status", {}).get("phase") == "Running" and not pods.is_leaving(pod) for pod in known.values()):
             return True
     return False
@@ -60,7 +60,7 @@ async def _until_gone(connection: Connection, name: str, say: Say) -> None:
 
     async def gone() -> bool:
         nonlocal left
-        async for left in connection.live(place("Pod", connection.namespace), labelSelector=selector(name)):
+        async for left in connection.live(place("Pod", connection.namespace), labelSelector=names.selector(name)):
             if not left:
                 return True
         return False

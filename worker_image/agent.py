@@ -17,7 +17,7 @@ import traceback
 from typing import Any, Coroutine, List, NoReturn, Optional, Tuple
 
 from worker_image import joining, machine, protocol
-from worker_image.child import Child, Program, end_leftovers
+from worker_image.child import Child, Program, end_leftovers, reap
 from worker_image.joining import Options
 from worker_image.protocol import Message
 from worker_image.usercode import enter
@@ -241,19 +241,8 @@ class Agent:
         self._send(protocol.Opened(self._attempt, name))
 
     def _reap(self) -> None:
-        """Take note of every process that ended: children, and what they left to us."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            for child in list(self._children):
-                if child.pid == pid:
-                    child.process.returncode = code = os.waitstatus_to_exitcode(status)
-                    child.exit.set_result(code)
-                    self._start(self._gone(child))
+        for child in reap(self._children):
+            self._start(self._gone(child))
 
     async def _gone(self, child: Child) -> None:
         child.kill()  # what is left of its process group

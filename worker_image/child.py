@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, Iterable, List, Optional, Tuple
 
 from worker_image import machine, protocol
 from worker_image.protocol import Beat, Loaded, Message, Note, Outcome, Raised, Run, Saved
@@ -250,6 +250,23 @@ def _command(program: Program, link_fd: int, standby: bool) -> List[str]:
         *(flag for flag, wanted in flags.items() if wanted),
         *(program.kind, program.target, *program.arguments),
     ]
+
+
+def reap(children: Iterable[Child]) -> List[Child]:
+    """Take note of every process that ended, of these children and of what was left to us; returns the children among them."""
+    ended: List[Child] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        for child in children:
+            if child.pid == pid:
+                child.process.returncode = code = os.waitstatus_to_exitcode(status)
+                child.exit.set_result(code)
+                ended.append(child)
 
 
 async def end_leftovers(keep: List[int], at_once: bool) -> List[str]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, NoReturn, Optional, Set, Union
 
 from worker_image import machine, protocol
-from worker_image.child import Child, Program, end_leftovers
+from worker_image.child import Child, Program, end_leftovers, reap
 from worker_image.protocol import Message, Note, Outcome
 from worker_image.usercode import enter
 
@@ -240,17 +240,7 @@ class Worker:
             self._say(message.text)
 
     def _reap(self) -> None:
-        """Take note of every process that ended: the child, and what it left to us."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if self._child and self._child.pid == pid:
-                self._child.process.returncode = code = os.waitstatus_to_exitcode(status)
-                self._child.exit.set_result(code)
+        reap([self._child] if self._child else [])
 
     def _say(self, text: str) -> None:
         print(f"tfrun: worker {self._group.worker}: {text}", file=sys.stderr, flush=True)

@@ -33,7 +33,7 @@ class KubernetesBackend:
         self._born = born
         self._watchers: dict[Identity, Watcher] = {}
         self.pods: dict[Identity, str] = {}  # the names of those that are there
-        self._nodes: dict[Identity, str] = {}  # where those are that nobody told to go
+        self._nodes: dict[Identity, str] = {}  # where they are
         self._unaccepted: dict[Identity, asyncio.TimerHandle] = {}
         self._told: dict[Identity, str] = {}  # why each waits
         self._leaving: set[Identity] = set()
@@ -69,7 +69,8 @@ class KubernetesBackend:
             return
         from orchestrator import manifests  # late: everyone waits for this pod's start, and the templates are only needed now
 
-        lost_on = next((node for (each, _), node in self._nodes.items() if each == worker), "")
+        lost = ((identity, node) for identity, node in self._nodes.items() if identity[0] == worker)
+        lost_on = next((node for identity, node in lost if identity not in self._leaving), "")  # one that has to go may come back there
         try:
             for manifest in manifests.worker_objects(self._job, worker, incarnation, avoid=lost_on):
                 await self._connection.create(self._owned(manifest))
@@ -165,7 +166,6 @@ class KubernetesBackend:
             return
         if pods.is_leaving(pod) and identity not in self._leaving:
             self._leaving.add(identity)
-            self._nodes.pop(identity)
             watcher.leaves(*identity, pods.disruption(pod) or "its pod is being deleted")
         trouble = pods.trouble(pod)
         if trouble != self._told.get(identity, ""):
@@ -210,7 +210,7 @@ class KubernetesBackend:
         return [pod for pod in found["items"] if self._is_ours(pod)]
 
     async def _jobs(self) -> list[Json]:
-        return await self._connection.items(self._path("Job"), labelSelector=f"{names.JOB_LABEL}={self._job.name}")
+        return await self._connection.items(self._path("Job"), labelSelector=names.selector(self._job.name))
 
     async def _delete_pod(self, name: str, grace: int) -> None:
         await self._connection.delete(self._path("Pod", name), grace=grace)
@@ -222,7 +222,7 @@ class KubernetesBackend:
         return place(kind, self._connection.namespace, name)
 
     def _selector(self) -> str:
-        return f"{names.JOB_LABEL}={self._job.name},{names.ROLE_LABEL}=worker"
+        return names.selector(self._job.name, "worker")
 
     def _owned(self, manifest: Json) -> Json:
         owners = [self._owner] if self._owner else []

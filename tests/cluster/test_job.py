@@ -17,6 +17,14 @@ from tests.cluster.objects import Cluster, Namespace
 pytestmark = [pytest.mark.timeout(600), pytest.mark.tensorflow]
 
 
+def counting(namespace: Namespace, folder: Path, claim: str, arguments: list[str]) -> Job:
+    """The counter under way, with its checkpoints on a volume that all workers share."""
+    volumes = {"volumes": [{"claim": claim, "path": "/data"}]}
+    job = Job(namespace, folder, images.WORKER, volumes, program="counter.py", args=arguments, checkpoints={"directory": "/data/ckpt"})
+    job.until_said("attempt 0 runs on every worker")
+    return job
+
+
 def test_any_image_trains(cluster: Cluster, namespace: Namespace, folder: Path) -> None:
     """The plain image has nothing of ours; the objects bring the worker, the program and the key."""
     job = Job(namespace, folder, images.TENSORFLOW, program="counter.py", args=["--steps", "50"])
@@ -28,9 +36,7 @@ def test_any_image_trains(cluster: Cluster, namespace: Namespace, folder: Path) 
 def test_a_killed_program_and_an_evicted_worker_lose_no_step(cluster: Cluster, namespace: Namespace, folder: Path, claim: str) -> None:
     """The counter in the model ends at replicas × steps exactly, whatever happened on the way."""
     arguments = ["--steps", "600", "--every", "50", "--pause", "0.05"]
-    volumes = {"volumes": [{"claim": claim, "path": "/data"}]}
-    job = Job(namespace, folder, images.WORKER, volumes, program="counter.py", args=arguments, checkpoints={"directory": "/data/ckpt"})
-    job.until_said("attempt 0 runs on every worker")
+    job = counting(namespace, folder, claim, arguments)
     first, second = namespace.members("tfrun.dev/role=worker", 2)
     namespace.logged(first.metadata.name, "checkpoint at step 50", TRAIN)
     os.kill(job.program(second), signal.SIGKILL)
@@ -47,9 +53,7 @@ def test_a_killed_program_and_an_evicted_worker_lose_no_step(cluster: Cluster, n
 def test_the_loss_of_the_controller_stops_nothing(cluster: Cluster, namespace: Namespace, folder: Path, claim: str) -> None:
     """Its pod is deleted while a group trains: no attempt ends, and the next controller decides again."""
     arguments = ["--steps", "900", "--every", "50", "--pause", "0.05"]
-    volumes = {"volumes": [{"claim": claim, "path": "/data"}]}
-    job = Job(namespace, folder, images.WORKER, volumes, program="counter.py", args=arguments, checkpoints={"directory": "/data/ckpt"})
-    job.until_said("attempt 0 runs on every worker")
+    job = counting(namespace, folder, claim, arguments)
     first, second = namespace.members("tfrun.dev/role=worker", 2)
     namespace.logged(first.metadata.name, "checkpoint at step 50", TRAIN)
     (controller,) = namespace.pods("tfrun.dev/role=controller")
@@ -74,9 +78,7 @@ def test_whatever_happens_no_step_is_lost(cluster: Cluster, namespace: Namespace
     """E43: one fault after the other, in an order and to workers that a seed chooses; the counter in the model ends exact."""
     chance = random.Random(5)
     arguments = ["--steps", "3000", "--every", "50", "--pause", "0.02"]
-    volumes = {"volumes": [{"claim": claim, "path": "/data"}]}
-    job = Job(namespace, folder, images.WORKER, volumes, program="counter.py", args=arguments, checkpoints={"directory": "/data/ckpt"})
-    job.until_said("attempt 0 runs on every worker")
+    job = counting(namespace, folder, claim, arguments)
     for fault in chance.sample(FAULTS, len(FAULTS)):
         before = job.status()
         meet(fault, job, chance)
