@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from orchestrator import names, private_network, spec, user_code
 from orchestrator.backends.local import LocalBackend, LocalProgram
@@ -54,8 +55,9 @@ def job_from(program: str, args: tuple[str, ...], workers: int | None, module: b
     return spec.make({**fields, **({} if workers is None else {"workers": workers})}, "the command")
 
 
-def run(job: JobSpec, options: Options) -> int:
+def run(given: JobSpec, options: Options) -> int:
     """Run a job to its end. Returns tfrun's exit code; raises TfrunError before anything is started."""
+    job = _with_whole_paths(given)
     python = _interpreter(options.python)
     _check_program(job, same_python=options.python is None)
     if options.private_network:
@@ -144,9 +146,25 @@ def _interpreter(given: str | None) -> str:
     return found
 
 
+def _with_whole_paths(job: JobSpec) -> JobSpec:
+    """Every folder as seen from here: the program of a job with `code` runs in that folder."""
+    update: dict[str, Any] = {}
+    if job.checkpoints:
+        update["checkpoints"] = job.checkpoints.model_copy(update={"directory": _whole(job.checkpoints.directory)})
+    if job.train:
+        given = {"tensorboard": job.train.tensorboard, "export": job.train.export}
+        update["train"] = job.train.model_copy(update={key: _whole(directory) for key, directory in given.items() if directory})
+    return job.model_copy(update=update)
+
+
+def _whole(directory: str) -> str:
+    return directory if "://" in directory else str(Path(directory).absolute())
+
+
 def _check_program(job: JobSpec, same_python: bool) -> None:
     """Refuse what can't be run before anything is started."""
-    kind, target = job.target()
+    kind, target = job.source()
+    what = "task" if job.task else "script"
     folder = user_code.folder(job)
     if kind == "module":
         if same_python and not _module_exists(target, folder):
@@ -154,9 +172,9 @@ def _check_program(job: JobSpec, same_python: bool) -> None:
         return
     path = folder / target
     if path.is_dir():
-        raise InvalidJobError(f"{target} is a folder; give the script in it that is to be run")
+        raise InvalidJobError(f"{target} is a folder; give the {what} in it that is to be run")
     if not path.exists():
-        raise InvalidJobError(f"there is no file {target}; give the path of a script, from {Path.cwd()}")
+        raise InvalidJobError(f"there is no file {target}; give the path of a {what}, from {Path.cwd()}")
     try:
         source = path.read_bytes()
     except OSError as e:
@@ -190,7 +208,7 @@ def _module_exists(name: str, folder: Path) -> bool:
 
 def _environ(job: JobSpec, folder: RunFolder) -> dict[str, str]:
     directory = job.checkpoints.directory if job.checkpoints else str(folder.path.resolve() / "checkpoints")
-    return {**job.env, "TFRUN_STRATEGY": job.strategy, "TFRUN_CHECKPOINT_DIR": str(Path(directory).absolute())}
+    return {**job.env, "TFRUN_STRATEGY": job.strategy, "TFRUN_CHECKPOINT_DIR": directory}
 
 
 def _record(folder: RunFolder, job: JobSpec) -> None:

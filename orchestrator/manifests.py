@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import starmap
-from pathlib import PurePath
+from pathlib import PurePosixPath
 from typing import Any
 
 from orchestrator import limits, names, pod_patch, worker_pod
@@ -82,7 +82,8 @@ def warnings(job: JobSpec) -> list[str]:
     images = [("kubernetes.image", kubernetes.image)]
     if kubernetes.controller:
         images.append(("kubernetes.controller.image", kubernetes.controller.image))
-    return [*filter(None, starmap(_unpinned, images)), *pod_patch.warnings(worker["spec"]["template"])]
+    template = worker["spec"]["template"]
+    return [*filter(None, starmap(_unpinned, images)), *_fleeting(job, template["spec"]["containers"][0]), *pod_patch.warnings(template)]
 
 
 def _unpinned(field: str, image: str) -> str:
@@ -90,6 +91,17 @@ def _unpinned(field: str, image: str) -> str:
     if "@" in image or tag not in ("", "latest"):
         return ""
     return f"{field} is {image}, which may be another image for a worker that is replaced; give a version or a digest"
+
+
+def _fleeting(job: JobSpec, container: dict[str, Any]) -> Iterator[str]:
+    """What the job wants kept, and no volume keeps."""
+    brought = (names.MOUNT, worker_pod.SCRATCH)
+    kept = [mount["mountPath"] for mount in container["volumeMounts"] if mount["mountPath"] not in brought]
+    given = {"checkpoints.directory": job.checkpoints and job.checkpoints.directory}
+    given |= {"train.tensorboard": job.train.tensorboard, "train.export": job.train.export} if job.train else {}
+    for key, directory in given.items():
+        if directory and "://" not in directory and not any(PurePosixPath(directory).is_relative_to(path) for path in kept):
+            yield f"{key} is {directory}, which is lost with the pod; give a path on one of kubernetes.volumes"
 
 
 def _understood(job: JobSpec) -> str:
@@ -153,10 +165,9 @@ def _command(job: JobSpec) -> list[str]:
 
 def program_words(job: JobSpec) -> list[str]:
     """What an agent is told of the program, and of the archive that it is in."""
-    kind, target, *arguments = job.command()
+    kind, target, *arguments = job.shipped().command()
     code = ("--code", f"{names.MOUNT}/code.zip") if job.ships_code() else ()
-    alone = code and not job.code  # a script without its folder
-    return [*code, kind, PurePath(target).name if alone else target, *(escaped(argument) for argument in arguments)]
+    return [*code, kind, target, *(escaped(argument) for argument in arguments)]
 
 
 def _env(job: JobSpec, incarnation: int) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from orchestrator.deadlines import missing
 from orchestrator.group import Phase, State
@@ -31,7 +31,7 @@ class Progress:
             self._seen.popleft()
 
     def line(self) -> str:
-        """Such as "step 120/600 · 41.2 steps/s · loss 0.31 · 12 s left"; empty while nothing is known."""
+        """Such as "step 120/600 · 41.2 steps/s · 5.2k examples/s · loss 0.31 · 12 s left"; empty while nothing is known."""
         state = self._state
         if state is None:
             return ""
@@ -43,8 +43,8 @@ class Progress:
         parts = [f"step {beat.step}/{beat.total}" if beat.total else f"step {beat.step}"]
         speed = self._speed()
         if speed:
-            parts.append(f"{speed:.3g} steps/s")
-        parts += [f"{name} {value:.4g}" for name, value in beat.metrics.items()]
+            parts.append(f"{compact(speed)} steps/s")
+        parts += measured(beat.metrics)
         if beat.activity:
             parts.append(beat.activity)
         elif speed and beat.total:
@@ -56,6 +56,21 @@ class Progress:
         if len(seen) < 2 or seen[-1][0] <= seen[0][0]:
             return None
         return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
+
+
+def measured(metrics: Mapping[str, float]) -> list[str]:
+    """Such as ["5.2k examples/s", "loss 0.31"]: what something is made at, and then what it has come to."""
+    speeds = [f"{compact(value)} {name}" for name, value in metrics.items() if name.endswith("/s")]
+    return speeds + [f"{name} {value:.4g}" for name, value in metrics.items() if not name.endswith("/s")]
+
+
+def compact(number: float) -> str:
+    """Such as "41.2", "5.2k", "1.3M": as much of a speed as stays the same for long enough to be read."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * size:  # what would be rounded to 1000 of the smaller one
+            digits = 1 if number < 9.95 * size else 0
+            return f"{number / size:.{digits}f}".removesuffix(".0") + unit
+    return f"{number:.3g}"
 
 
 def duration(seconds: float) -> str:

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from orchestrator import deadlines
 from orchestrator.group import Before, Ending, Failure, Phase, Result, State
-from orchestrator.status import FAILURES, RANGES, FailureRecord, ResultRecord, Status, WorkerRange, shortened
+from orchestrator.status import FAILURES, RANGES, FailureRecord, ResultRecord, Status, WorkerRange, few, shortened
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ def describe(state: State, clocks: Clocks) -> Status:
         attempt=state.attempt,
         step=state.step_reached(),
         total=max(totals, default=None),
+        metrics=few(state.workers[0].beat.metrics),
         waiting=shortened(deadlines.missing(state)) if waits else "",
         workers=_ranges(state),
         restarts=len(state.spent),

@@ -12,11 +12,16 @@ PAGE = Path(__file__).parents[1] / "docs" / "job-file.md"
 _SAYS = {
     "JobSpec.name": "name of the job and of its objects; made from the program if not given",
     "JobSpec.program": 'a script, or "-m package.module"; a relative path goes along to the workers, an absolute one is the image\'s own',
-    "JobSpec.code": "a folder that goes along with the program, which is a path in it",
-    "JobSpec.builtin": "one of tfrun's own programs, instead of `program`",
+    "JobSpec.task": (
+        "instead of `program`: what tfrun's training entrypoint trains, a module with build_model() and build_dataset(split); "
+        "a path to a .py file, which goes along as a script does, or a dotted name"
+    ),
+    "JobSpec.code": "a folder that goes along with the program or the task, which is a path in it",
+    "JobSpec.builtin": "a task of tfrun's own, instead of `program`",
     "JobSpec.args": "the program's arguments",
     "JobSpec.workers": "how many workers",
     "JobSpec.strategy": "the tf.distribute strategy of tfrun's training entrypoint (TFRUN_STRATEGY for other programs)",
+    "JobSpec.train": "settings of the training entrypoint, for `task` and `builtin`",
     "JobSpec.env": "environment variables of the program; secrets are refused here",
     "JobSpec.restarts": "failures of the program that are forgiven",
     "JobSpec.deadlines": "how long things may take",
@@ -27,7 +32,30 @@ _SAYS = {
     "Deadlines.start": "until every worker is ready",
     "Deadlines.run": "of the whole run",
     "Deadlines.progress": "without a step, while every worker is idle",
+    "Train.epochs": "how often the training set is gone through",
+    "Train.batch_size": "examples of each replica and step",
+    "Train.loop": "tfrun's own, or Keras's `fit`",
+    "Train.steps_per_call": "steps between two returns to Python, in tfrun's own loop; 0: chosen by measuring",
+    "Train.accumulate": "parts that a replica's batch is computed in, one after the other: less memory",
+    "Train.clip_norm": "most that the global norm of the gradient may be; none: any",
+    "Train.jit_compile": "compile the step with XLA",
+    "Train.precision": "Keras's policy",
+    "Train.seed": "of the initial weights and of the order of the examples",
+    "Train.deterministic": "the same result in every run, to the last bit, where TensorFlow has such operations",
+    "Train.check_numerics": "end with the place where the first NaN or infinity comes from; slow",
+    "Train.cache": "keep the examples in memory after the first epoch; auto: where they fit",
+    "Train.drop_remainder": "leave out the examples of an epoch that fill no whole batch",
+    "Train.communication": "how gradients are summed between workers",
+    "Train.evaluate_epochs": "evaluate after every so many epochs; 0: at the end only",
+    "Train.tensorboard": "directory of the files for TensorBoard",
+    "Train.profile": "what is profiled; needs `tensorboard`",
+    "Train.export": "directory of the trained model: model.keras and a SavedModel",
+    "Profile.steps": "the first and the last step, counted from 1",
     "Checkpoints.directory": "the folder, the same for all workers",
+    "Checkpoints.steps": "save after every so many steps; 0: at the ends of epochs. As all below: for `task` and `builtin`",
+    "Checkpoints.every": "save after so long, too",
+    "Checkpoints.keep": "how many stay",
+    "Checkpoints.best": "metric of the evaluation whose best checkpoint stays, too",
     "Kubernetes.image": "the workers' image: any with Python 3.9 or newer and TensorFlow",
     "Kubernetes.controller": "the controller's pod",
     "Kubernetes.resources": "what each worker gets",
@@ -91,7 +119,7 @@ YAML 1.2. Unknown keys, duplicate keys, aliases and tags are refused. This page 
 editors take to complete and check job files; `python -m orchestrator.schema` writes it anew.
 
 A duration is a number of seconds, or text such as `90s`, `10m`, `1h30m`. cpu and memory are quantities of Kubernetes, such as
-`"4"`, `500m`, `8Gi`. Exactly one of `program` and `builtin` has to be given.
+`"4"`, `500m`, `8Gi`. Exactly one of `program`, `task` and `builtin` has to be given.
 """
 
 
@@ -132,11 +160,11 @@ def _type(field: dict[str, Any]) -> str:
             if isinstance(field["additionalProperties"], dict)
             else "mapping"
         )
-    return {"string": "text", "integer": "number", "boolean": "true or false"}[field["type"]]
+    return {"string": "text", "integer": "number", "number": "number", "boolean": "true or false"}[field["type"]]
 
 
 def _several(field: dict[str, Any]) -> str:
-    return {"mapping": "mappings"}.get(_type(field), _type(field))
+    return {"mapping": "mappings", "number": "numbers"}.get(_type(field), _type(field))
 
 
 def _default(field: dict[str, Any]) -> str:

@@ -15,9 +15,11 @@ from orchestrator import names
 from orchestrator.errors import InvalidJobError
 from orchestrator.fields import Count, Duration, Part, Text, check_string, check_variable, holds_secret
 from orchestrator.kubernetes_spec import Kubernetes
+from orchestrator.training_spec import Checkpoints, Train, different
 
 WORKER_LIMIT = 100_000  # an Indexed Job takes no more: kubernetes.io/docs/concepts/workloads/controllers/job
 BUILTINS = ("digits",)
+ENTRYPOINT = "worker_image.train"
 
 
 class Restarts(Part):
@@ -35,22 +37,18 @@ class Deadlines(Part):
     progress: Duration = 10.0
 
 
-class Checkpoints(Part):
-    """Where the training entrypoint keeps its checkpoints (TFRUN_CHECKPOINT_DIR for other programs)."""
-
-    directory: Annotated[str, Field(strict=True, min_length=1)]
-
-
 class JobSpec(Part):
-    """A training job. Exactly one of `program` and `builtin` is given; `code` is the folder of the program and of what it imports."""
+    """A training job. Exactly one of `program`, `task` and `builtin` is given; `code` is the folder of it and of what it imports."""
 
     name: str = ""
     program: Text | None = None
+    task: Text | None = None
     code: Annotated[Text, Field(min_length=1)] | None = None
     builtin: Literal["digits"] | None = None
     args: tuple[Text, ...] = ()
     workers: Annotated[int, Field(strict=True, ge=1, le=WORKER_LIMIT)] = 1
     strategy: Literal["auto", "default", "mirrored", "multi_worker_mirrored", "tpu"] = "auto"
+    train: Train | None = None
     env: dict[str, Text] = Field(default_factory=dict)
     restarts: Restarts = Restarts()
     deadlines: Deadlines = Deadlines()
@@ -84,39 +82,77 @@ class JobSpec(Part):
             check_string(name, f"{name}={value}")
         return env
 
+    @field_validator("task")
+    @classmethod
+    def _checked_task(cls, task: str | None) -> str | None:
+        if task is None:
+            return task
+        if task in BUILTINS:
+            raise ValueError(f"is the name of one of tfrun's own; write `builtin: {task}`")
+        path = task.endswith(".py") and not task.startswith("-")
+        if not path and not _is_dotted(task):
+            raise ValueError("must be the path of a .py file, such as my_task.py, or a module's dotted name")
+        check_string("it", task)
+        return task
+
     @model_validator(mode="after")
     def _one_program(self) -> JobSpec:
-        if bool(self.program) == bool(self.builtin):
-            raise ValueError("needs exactly one of program and builtin, such as `program: train.py`")
-        kind, target = self.target()
-        if kind == "module" and not all(part.isidentifier() for part in target.split(".")):
+        if sum(map(bool, (self.program, self.task, self.builtin))) != 1:
+            raise ValueError("needs exactly one of program, task and builtin, such as `program: train.py`")
+        kind, target = self.source()
+        if kind == "module" and not _is_dotted(target):
             raise ValueError(f"has the program {self.program!r}; `-m` takes a module's dotted name, such as `-m package.module`")
         path = PurePosixPath(target)
         if self.code and (self.builtin or path.is_absolute() or ".." in path.parts):
-            raise ValueError(f"has the code {self.code} and no program in it; give its path from there, such as `program: train.py`")
+            what, example = ("task", "my_task.py") if self.task else ("program", "train.py")
+            raise ValueError(f"has the code {self.code} and no {what} in it; give its path from there, such as `{what}: {example}`")
+        return self
+
+    @model_validator(mode="after")
+    def _settings_have_a_reader(self) -> JobSpec:
+        unread = ["train"] if self.train else []
+        unread += [f"checkpoints.{key}" for key in different(self.checkpoints) if key != "directory"] if self.checkpoints else []
+        if self.program and unread:
+            raise ValueError(
+                f"has {unread[0]}, which only tfrun's entrypoint reads; write `task: my_task.py` in place of `program: {self.program}`"
+            )
         return self
 
     def target(self) -> tuple[str, str]:
-        """("script", path) or ("module", dotted name)."""
-        if self.builtin:
-            return "module", "worker_image.train"
-        program = self.program or ""
-        if program.startswith("-m "):
-            return "module", program[3:].strip()
-        return "script", program
+        """What is started: ("script", path) or ("module", dotted name)."""
+        return self.source() if self.program else ("module", ENTRYPOINT)
+
+    def source(self) -> tuple[str, str]:
+        """What is the user's own, the program or the task, in the same form; the entrypoint where nothing is."""
+        given = self.program or self.task or f"-m {ENTRYPOINT}"
+        if given.startswith("-m "):
+            return "module", given[3:].strip()
+        return "module" if self.task and not given.endswith(".py") else "script", given
 
     def ships_code(self) -> bool:
         """Whether files of this machine go along to a cluster; an absolute path, a module and a builtin are the image's own."""
-        kind, target = self.target()
+        kind, target = self.source()
         return bool(self.code) or (kind == "script" and not PurePosixPath(target).is_absolute())
+
+    def shipped(self) -> JobSpec:
+        """The same job where its files have been brought to: a script that comes without its folder has left its path behind."""
+        if self.code or not self.ships_code():
+            return self
+        return self.model_copy(update={"task" if self.task else "program": PurePosixPath(self.source()[1]).name})
 
     def command(self) -> list[str]:
         """The words that the launcher of a worker's program takes: kind, target, arguments."""
-        return [*self.target(), *(("--task", self.builtin) if self.builtin else ()), *self.args]
+        task = self.task or self.builtin
+        settings = [part.words() for part in (self.train, self.checkpoints) if part]
+        return [*self.target(), *(("--task", task) if task else ()), *(word for words in settings for word in words), *self.args]
 
     def named(self) -> JobSpec:
         """The same job, with a name made from the program where none is given."""
-        return self if self.name else self.model_copy(update={"name": names.name_from(self.builtin or self.target()[1].rpartition("/")[2])})
+        return self if self.name else self.model_copy(update={"name": names.name_from(self.builtin or self.source()[1])})
+
+
+def _is_dotted(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
 
 
 def make(fields: Any, origin: str) -> JobSpec:
@@ -157,6 +193,11 @@ _RULES = {
     "int_type": "must be a whole number, without quotes",
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": f"must be at most {{le}}; Kubernetes runs no more than {WORKER_LIMIT} workers in a job",
+    "less_than": "must be less than {lt}",
+    "greater_than": "must be more than {gt}",
+    "finite_number": "must be a number, such as 1.0",
+    "float_type": "must be a number, without quotes",
+    "bool_type": "must be true or false",
     "string_type": "must be text; put it in quotes",
     "literal_error": "must be one of {expected}",
     "tuple_type": 'must be a list, such as [--epochs, "5"]',

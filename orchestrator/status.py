@@ -6,14 +6,19 @@ the cluster knows itself (pods, nodes, images) is not in it.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from datetime import datetime
+from itertools import islice
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 VERSION = 1
 RANGES = 1_000  # ranges of workers that are written at most: an object's annotations hold 256 KB
 FAILURES = 50  # that are kept
+METRICS = 20  # that are written
+_NAME = 100  # characters of a metric's name; one with more is left out
 _TEXT = 400  # characters of a failure's text
 
 
@@ -55,7 +60,7 @@ class Status(_Plain):
 
     phase: resuming (a new controller asks the workers where they are), gathering, running, ending or over. since: when the phase began.
     waiting: whom or what a gathering group waits for, as part of a sentence. restarts: how many of the `allowed` ones are spent, and when.
-    furthest: the largest step of earlier attempts. fruitless: failures in a row that came no further.
+    metrics: the chief's last ones. furthest: the largest step of earlier attempts. fruitless: failures in a row that came no further.
     """
 
     version: int = VERSION
@@ -65,6 +70,7 @@ class Status(_Plain):
     attempt: int
     step: int | None = None
     total: int | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
     waiting: str = ""
     workers: tuple[WorkerRange, ...] = ()
     restarts: int = 0
@@ -86,6 +92,12 @@ def parse(text: str | None) -> Status | None:
         return Status.model_validate_json(text) if text else None
     except ValidationError:
         return None
+
+
+def few(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics as they are stored. JSON knows no NaN, and a document with one could not be read again."""
+    fit = {name: float(f"{value:.6g}") for name, value in metrics.items() if math.isfinite(value) and len(name) <= _NAME}
+    return dict(islice(fit.items(), METRICS))
 
 
 def shortened(text: str) -> str:

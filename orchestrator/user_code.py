@@ -17,16 +17,16 @@ def archive(job: JobSpec) -> bytes | None:
         return None
     from orchestrator.archive import pack  # late: a local run packs nothing
 
-    program = Path(job.target()[1])
+    program, what = Path(job.source()[1]), "task" if job.task else "program"
     try:
         if job.code is None:
             source = program.read_bytes()
-            _refuse_what_stays_behind(program, source)
+            _refuse_what_stays_behind(program, source, what)
             return pack({program.name: source})
         return pack(_files(folder(job)))
     except OSError as e:
-        what = f"the program {program}" if job.code is None else f"{e.filename} in the code {job.code}"
-        raise InvalidJobError(f"{what} can't be read ({e.strerror}); give its path from {Path.cwd()}") from e
+        where = f"the {what} {program}" if job.code is None else f"{e.filename} in the code {job.code}"
+        raise InvalidJobError(f"{where} can't be read ({e.strerror}); give its path from {Path.cwd()}") from e
 
 
 def folder(job: JobSpec) -> Path:
@@ -34,9 +34,11 @@ def folder(job: JobSpec) -> Path:
     found = Path(job.code or ".")
     if not found.is_dir():
         raise InvalidJobError(f"code is {job.code}, which is no folder; give its path from {Path.cwd()}")
-    kind, target = job.target()
+    kind, target = job.source()
     if job.code and kind == "script" and not (found / target).is_file():
-        raise InvalidJobError(f"there is no file {target} in the code {job.code}; the program's path is given from there")
+        raise InvalidJobError(
+            f"there is no file {target} in the code {job.code}; the {'task' if job.task else 'program'}'s path is given from there"
+        )
     return found
 
 
@@ -70,7 +72,7 @@ def _walk(at: Path, root: Path) -> Iterator[Path]:
             raise InvalidJobError(f"{path} is neither a file nor a folder; remove it from the code")
 
 
-def _refuse_what_stays_behind(program: Path, source: bytes) -> None:
+def _refuse_what_stays_behind(program: Path, source: bytes, what: str) -> None:
     """A script that goes alone must not import what is beside it."""
     import ast  # late, as above
 
@@ -87,5 +89,5 @@ def _refuse_what_stays_behind(program: Path, source: bytes) -> None:
             if beside.with_suffix(".py").exists() or next(beside.glob("*.py"), None):
                 raise InvalidJobError(
                     f"{program} imports {beside.name}, which is beside it and would stay behind; "
-                    f"add `code: {program.parent}` and `program: {program.name}`, and what is in that folder goes along"
+                    f"add `code: {program.parent}` and `{what}: {program.name}`, and what is in that folder goes along"
                 )

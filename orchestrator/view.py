@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator import pods, status
 from orchestrator.facts import Facts, Json, moment
-from orchestrator.progress import duration
+from orchestrator.progress import duration, measured
 
 Row = dict[str, Any]
 WORKER_COLUMNS = ("worker", "pod", "node", "state", "attempt", "step", "since")
@@ -24,6 +24,7 @@ def line(facts: Facts) -> str:
     known = facts.status
     if known:
         parts += [f"attempt {known.attempt}", *((f"step {job['step']}",) if job["step"] else ())]
+        parts += measured(known.metrics) if not known.result else []
         parts += [f"{job['restarts']} restarts spent"]
         parts += [known.waiting] if known.waiting and not known.result else []
         parts += [known.result.reason] if known.result else []

@@ -14,7 +14,7 @@ from orchestrator.spec import JobSpec
 INDEX = "JOB_COMPLETION_INDEX"
 KEY_MOUNT = f"{names.MOUNT}-key"
 _SPOT = {"cloud.google.com/gke-spot": "true"}
-_SCRATCH = "/tmp"  # noqa: S108 # the pod's own emptyDir
+SCRATCH = "/tmp"  # noqa: S108 # the pod's own emptyDir
 
 
 def kubernetes_of(job: JobSpec) -> Kubernetes:
@@ -47,7 +47,7 @@ def values(job: JobSpec, with_key: bool) -> dict[str, Any]:
 
 def environment(job: JobSpec, ours: Mapping[str, str]) -> list[dict[str, Any]]:
     """The variables of a worker, `ours` among them."""
-    directory = job.checkpoints.directory if job.checkpoints else f"{_SCRATCH}/checkpoints"
+    directory = job.checkpoints.directory if job.checkpoints else f"{SCRATCH}/checkpoints"
     every = {"TFRUN_WORKERS": str(job.workers), "TFRUN_STRATEGY": job.strategy, "TFRUN_CHECKPOINT_DIR": directory}
     given = [{"name": name, "value": escaped(value)} for name, value in {**job.env, **ours, **every}.items()]
     secrets = [
@@ -67,7 +67,7 @@ def _volumes(kubernetes: Kubernetes, job: JobSpec, with_key: bool) -> list[tuple
     files = {"name": names.files(job.name)}
     ours: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"name": "files", "mountPath": names.MOUNT, "readOnly": True}, {"name": "files", "configMap": files}),
-        ({"name": "tmp", "mountPath": _SCRATCH}, {"name": "tmp", "emptyDir": {}}),
+        ({"name": "tmp", "mountPath": SCRATCH}, {"name": "tmp", "emptyDir": {}}),
     ]
     if with_key:
         key = {"secretName": names.key(job.name), "items": [{"key": "token", "path": "token"}]}

@@ -1,89 +1,124 @@
-"""The folders of checkpoints: complete, damaged or unfinished, told apart after a death at any moment. No TensorFlow here.
+"""The folders of checkpoints: complete, damaged or unfinished, told apart after a death at any moment.
 
 DIRECTORY/step-00000120/weights.*
-DIRECTORY/step-00000120/complete.json   written last, by a rename, with the size and the SHA-256 of every file
+DIRECTORY/step-00000120/complete.json   written last and at once, with the size of every file and what the caller has to say of it
+
+The directory is on a file system, or in an object store ("gs://BUCKET/FOLDER") that TensorFlow knows; only the latter imports TensorFlow.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import errno
 import json
+import math
 import os
 import re
 import shutil
-from typing import Any, Dict, List, Set
+import threading
+from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 
 from worker_image.train_errors import WrongInputError
 
 MARKER = "complete.json"
+ANSWER_TIME = 30.0  # seconds that an object store has for the first answer; TensorFlow by itself would try for minutes
 
 
-def prepare_directory(directory: str) -> None:
-    """Make the directory and try to write into it, before any time is spent on training. Raises WrongInputError."""
-    if "://" in directory:
-        raise WrongInputError(f"--checkpoint-dir is {directory}, and only mounted directories can be used; mount it and give its path")
-    probe = os.path.join(directory, f".probe-{os.getpid()}")
+def prepare_directory(directory: str, option: str = "--checkpoint-dir") -> None:
+    """Make the directory and try to write into it, before any time is spent on training. Raises WrongInputError, which names the option."""
+    probe = join(directory, f".probe-{os.getpid()}")
+
+    def attempt() -> None:
+        store = _storage(directory)
+        store.make(directory)
+        store.write(probe, "tfrun tried whether it can write here\n")
+        store.remove_file(probe)
+
     try:
-        os.makedirs(directory, exist_ok=True)
-        with open(probe, "w"):
-            pass
-        os.remove(probe)
+        _within(ANSWER_TIME, attempt) if _is_remote(directory) else attempt()
     except OSError as e:
-        raise WrongInputError(f"--checkpoint-dir {directory} can't be written to ({e.strerror}); choose another directory") from e
+        raise WrongInputError(f"{option} {directory} can't be written to ({reason(e)}); choose another directory") from e
 
 
 def folder_of(directory: str, step: int) -> str:
     """Where the checkpoint of a step is."""
-    return os.path.join(directory, f"step-{step:08d}")
+    return join(directory, f"step-{step:08d}")
+
+
+def join(directory: str, name: str) -> str:
+    """A path in a directory, also in an object store's."""
+    return directory.rstrip("/") + "/" + name if _is_remote(directory) else os.path.join(directory, name)
+
+
+def begin(folder: str) -> None:
+    """Make the folder for a checkpoint, without what an earlier attempt left in it. Raises OSError."""
+    remove(folder)
+    _storage(folder).make(folder)
+
+
+def complete(folder: str, marker: Dict[str, Any]) -> None:
+    """Declare the checkpoint complete, once its files are safe on the disk; `marker` is told by read_marker. Raises OSError."""
+    store = _storage(folder)
+    sizes = {}
+    for name in sorted(store.names(folder)):
+        store.sync(join(folder, name))
+        sizes[name] = store.size(join(folder, name))
+    store.write(join(folder, MARKER), json.dumps({**marker, "files": sizes}, indent=1))
+    store.sync(os.path.dirname(folder))
 
 
 def complete_steps(directory: str) -> List[int]:
-    """The steps of the complete checkpoints, newest first; damage is not looked for."""
-    steps = (step for step in _steps(directory) if os.path.exists(os.path.join(folder_of(directory, step), MARKER)))
-    return sorted(steps, reverse=True)
+    """The steps of the complete checkpoints, newest first; damage is not looked for. Raises OSError."""
+    store = _storage(directory)
+    return sorted((step for step in _steps(directory) if store.exists(join(folder_of(directory, step), MARKER))), reverse=True)
 
 
-def complete(folder: str, step: int, meaning: Dict[str, int]) -> None:
-    """Declare the checkpoint complete: its files are brought to the disk, then the marker."""
-    files = {}
-    for name in sorted(os.listdir(folder)):
-        path = os.path.join(folder, name)
-        _sync(path)
-        files[name] = {"size": os.path.getsize(path), "sha256": _sha256(path)}
-    temporary = os.path.join(folder, MARKER + ".tmp")
-    with open(temporary, "w") as f:
-        json.dump({"step": step, "meaning": meaning, "files": files}, f, indent=1)
-    _sync(temporary)
-    os.rename(temporary, os.path.join(folder, MARKER))
-    _sync(folder)
-    _sync(os.path.dirname(folder))
+def prune(directory: str, newest: int, keep: int, best: str = "") -> None:
+    """Remove what is unfinished, and all complete checkpoints up to `newest` but the last `keep` and the best.
+
+    Those after it were damaged when the training was resumed before them: it writes them anew when it comes there. best: a metric's name,
+    as for best_step. Only while nothing is being written. Raises OSError.
+    """
+    complete_ones = complete_steps(directory)
+    former = [step for step in complete_ones if step <= newest]
+    later = [step for step in complete_ones if step > newest]
+    kept = {*later, *former[:keep], best_step(directory, best) if best else None}
+    for step in _steps(directory):
+        if step not in kept:
+            remove(folder_of(directory, step))
 
 
-def prune(directory: str, keep: int) -> None:
-    """Remove what is unfinished, and all but the newest complete checkpoints. Only while nothing is being written."""
-    kept = complete_steps(directory)[:keep]
-    for step in _steps(directory).difference(kept):
-        remove(folder_of(directory, step))
+def best_step(directory: str, metric: str) -> Optional[int]:
+    """The complete checkpoint with the best value of a metric, the newest of equals; None where none has it. Raises OSError.
+
+    Lower is better if the metric has "loss" or "error" in its name.
+    """
+    values = {}
+    for step in complete_steps(directory):
+        with contextlib.suppress(ValueError, KeyError, TypeError, FileNotFoundError):  # damaged
+            value = float(read_marker(folder_of(directory, step))["metrics"][metric])
+            if math.isfinite(value):
+                values[step] = value
+    sign = -1 if "loss" in metric or "error" in metric else 1
+    return max(values, key=lambda step: (sign * values[step], step), default=None)
 
 
 def remove(folder: str) -> None:
-    """Remove a checkpoint, its marker first: one that is half removed must not count."""
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(os.path.join(folder, MARKER))
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(folder)
+    """Remove a checkpoint, its marker first: one that is half removed must not count. Raises OSError."""
+    store = _storage(folder)
+    for action, path in ((store.remove_file, join(folder, MARKER)), (store.remove_folder, folder)):
+        with contextlib.suppress(FileNotFoundError):
+            action(path)
 
 
 def damage(folder: str) -> str:
-    """What is wrong with a checkpoint that claims to be complete; empty if nothing."""
+    """What is wrong with the files of a checkpoint that claims to be complete; empty if nothing. Their content checks itself when read."""
+    store = _storage(folder)
     try:
-        for name, expected in read_marker(folder)["files"].items():
-            path = os.path.join(folder, name)
-            if os.path.getsize(path) != expected["size"]:
-                return f"{name} has {os.path.getsize(path)} bytes instead of {expected['size']}"
-            if _sha256(path) != expected["sha256"]:
-                return f"the content of {name} has changed"
+        for name, size in read_marker(folder)["files"].items():
+            found = store.size(join(folder, name))
+            if found != size:
+                return f"{name} has {found} bytes instead of {size}"
     except OSError as e:
         return f"{os.path.basename(str(e.filename))}: {e.strerror}"
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -92,28 +127,145 @@ def damage(folder: str) -> str:
 
 
 def read_marker(folder: str) -> Dict[str, Any]:
-    """What `complete` wrote. Raises OSError and ValueError."""
-    with open(os.path.join(folder, MARKER)) as f:
-        marker: Dict[str, Any] = json.load(f)
+    """What `complete` wrote, and "files", the size of each in bytes. Raises OSError and ValueError."""
+    marker: Dict[str, Any] = json.loads(_storage(folder).read(join(folder, MARKER)))
     return marker
 
 
-def _steps(directory: str) -> Set[int]:
-    matches = (re.fullmatch(r"step-(\d+)", name) for name in os.listdir(directory))
-    return {int(match[1]) for match in matches if match}
+def reason(e: BaseException) -> str:
+    """The cause alone: TensorFlow says "{{function_node …}} PATH; No space left on device [Op:SaveV2]"."""
+    text = " ".join(str(getattr(e, "strerror", None) or e).split())
+    return re.sub(r"\{\{.*?\}\}+ ?| \[Op:.*", "", text).split("; ")[-1][:200] or type(e).__name__
 
 
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as f:
-        while block := f.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+def sync(path: str) -> None:
+    """Bring a local file, or a folder and all that is in it, to the disk. Raises OSError."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            _Disk().sync(os.path.join(folder, name))
+    _Disk().sync(path)
 
 
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+class _Disk:
+    """A mounted directory: what is renamed is there whole, and what is synchronised stays."""
+
+    def make(self, folder: str) -> None:
+        os.makedirs(folder, exist_ok=True)
+
+    def names(self, folder: str) -> List[str]:
+        return os.listdir(folder)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        return os.path.getsize(path)
+
+    def read(self, path: str) -> str:
+        with open(path, encoding="utf-8") as f:
+            return f.read()
+
+    def write(self, path: str, text: str) -> None:
+        """At once, or not at all."""
+        temporary = path + ".tmp"
+        with open(temporary, "w", encoding="utf-8") as f:
+            f.write(text)
+        self.sync(temporary)
+        os.rename(temporary, path)
+        self.sync(os.path.dirname(path))
+
+    def sync(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove_file(self, path: str) -> None:
+        os.remove(path)
+
+    def remove_folder(self, folder: str) -> None:
+        shutil.rmtree(folder)
+
+
+class _ObjectStore:
+    """What tf.io.gfile reaches: an object appears whole when its writer closes it, and stays. TensorFlow's errors become OSErrors."""
+
+    def make(self, folder: str) -> None:
+        with _errors_of(folder) as gfile:
+            gfile.makedirs(folder)
+
+    def names(self, folder: str) -> List[str]:
+        with _errors_of(folder) as gfile:
+            return [name.rstrip("/") for name in gfile.listdir(folder)]
+
+    def exists(self, path: str) -> bool:
+        with _errors_of(path) as gfile:
+            return bool(gfile.exists(path))
+
+    def size(self, path: str) -> int:
+        with _errors_of(path) as gfile:
+            return int(gfile.stat(path).length)
+
+    def read(self, path: str) -> str:
+        with _errors_of(path) as gfile, gfile.GFile(path, "rb") as f:
+            return bytes(f.read()).decode()
+
+    def write(self, path: str, text: str) -> None:
+        with _errors_of(path) as gfile, gfile.GFile(path, "w") as f:
+            f.write(text)
+
+    def sync(self, path: str) -> None:
+        """Nothing is left to do."""
+
+    def remove_file(self, path: str) -> None:
+        with _errors_of(path) as gfile:
+            gfile.remove(path)
+
+    def remove_folder(self, folder: str) -> None:
+        with _errors_of(folder) as gfile:
+            gfile.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _errors_of(path: str) -> Iterator[Any]:
+    import tensorflow as tf
+
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        yield tf.io.gfile
+    except tf.errors.NotFoundError as e:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from e
+    except tf.errors.OpError as e:
+        raise OSError(errno.EIO, reason(e), path) from e
+
+
+def _storage(path: str) -> Union[_Disk, _ObjectStore]:
+    return _ObjectStore() if _is_remote(path) else _Disk()
+
+
+def _is_remote(path: str) -> bool:
+    return "://" in path
+
+
+def _steps(directory: str) -> List[int]:
+    matches = (re.fullmatch(r"step-(\d+)", name) for name in _storage(directory).names(directory))
+    return [int(match[1]) for match in matches if match]
+
+
+def _within(seconds: float, action: Callable[[], None]) -> None:
+    """Run it, and give up on it after a time: what hangs in TensorFlow can't be ended. Raises what it raises, and OSError."""
+    problems: List[Exception] = []
+
+    def run() -> None:
+        try:
+            action()
+        except Exception as e:
+            problems.append(e)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise OSError(errno.ETIMEDOUT, f"no answer within {seconds:g} s")
+    if problems:
+        raise problems[0]

@@ -5,36 +5,46 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 from worker_image import data
-from worker_image.strategy import Group
+from worker_image.strategies import Group
 
 
-def evaluate(group: Group, model: Any, examples: Any, batch_size: int) -> Dict[str, float]:
+class Evaluation:
     """Every metric that the model was compiled with, and its loss; exact for those that are means over examples.
 
     The whole batches are shared among the replicas. What remains would be shared unevenly, with nothing at all for some, and the
     mean of nothing is NaN: every replica computes that remainder instead.
     """
-    import tensorflow as tf
 
-    names: List[str] = []
+    def __init__(self, group: Group, model: Any, examples: Any, batch: int) -> None:
+        self._group = group
+        self._model = model
+        self._count = data.size(examples, "test")
+        self._whole = self._count - self._count % (batch * group.replicas)
+        self._steps = self._whole // (batch * group.replicas)
+        self._rest_steps = -(-(self._count - self._whole) // batch)
+        self._shared = examples.take(self._whole).shard(group.workers, group.index).batch(batch)
+        rest = examples.skip(self._whole).batch(batch)
+        # Each of this worker's replicas takes a batch from the pipeline: the same one.
+        self._rest = rest.flat_map(lambda *each: _repeated(each, group.local_replicas))
+        self._names: List[str] = []
+        self._run = _compiled(group, model, self._names)
+        data.first(examples, "test")
 
-    def replica(batch: Any) -> Any:
-        return stacked(model.test_step(batch), names)
+    def metrics(self) -> Dict[str, float]:
+        """Evaluate; every worker calls it at the same step."""
+        import tensorflow as tf
 
-    def on_all_replicas(batch: Any) -> Any:
-        return group.strategy.reduce(tf.distribute.ReduceOp.MEAN, group.strategy.run(replica, args=(batch,)), axis=None)
-
-    step = tf.function(on_all_replicas, reduce_retracing=True)
-    global_batch = batch_size * group.replicas
-    count = data.size(examples, "test")
-    whole = count - count % global_batch
-    shared = data.distributable(examples.take(whole).batch(global_batch, drop_remainder=True))
-    total = tf.constant(0.0)
-    if whole:
-        total += whole * _last(step, group.strategy.experimental_distribute_dataset(shared), model)
-    if whole < count:
-        total += (count - whole) * _last(step, examples.skip(whole).batch(batch_size), model)
-    return dict(zip(names, (total / count).numpy().tolist()))
+        total = tf.constant(0.0)
+        for batches, steps, examples in (
+            (self._shared, self._steps, self._whole),
+            (self._rest, self._rest_steps, self._count - self._whole),
+        ):
+            if steps:
+                self._model.reset_metrics()
+                iterator = iter(data.distributed(self._group, batches))
+                total += examples * self._run(iterator, tf.constant(steps))
+        self._model.reset_metrics()
+        return dict(zip(self._names, (total / self._count).numpy().tolist()))
 
 
 def stacked(logs: Dict[str, Any], names: List[str]) -> Any:
@@ -46,10 +56,41 @@ def stacked(logs: Dict[str, Any], names: List[str]) -> Any:
     return tf.stack([scalars[name] for name in names])
 
 
-def _last(step: Any, batches: Any, model: Any) -> Any:
-    """Keras's metrics accumulate, so the last step tells of all batches."""
-    model.reset_metrics()
-    result = None
-    for batch in batches:
-        result = step(batch)
-    return result
+def of_this_worker(group: Group, value: Any) -> Any:
+    """The mean over this worker's own replicas, without asking the others."""
+    import tensorflow as tf
+
+    return tf.reduce_mean(tf.stack(group.strategy.experimental_local_results(value)), 0)
+
+
+def of_all(group: Group, value: Any) -> Any:
+    """The mean over all workers of what each of them has, in one exchange. Every worker calls it."""
+    import tensorflow as tf
+
+    if group.workers == 1:
+        return value
+
+    of_replicas = group.strategy.run(tf.identity, args=(value,))
+    return group.strategy.reduce(tf.distribute.ReduceOp.MEAN, of_replicas, axis=None)
+
+
+def _compiled(group: Group, model: Any, names: List[str]) -> Any:
+    """All steps in one call; Keras's metrics accumulate, so the last step tells of all batches."""
+    import tensorflow as tf
+
+    def replica(batch: Any) -> Any:
+        return stacked(model.test_step(batch), names)
+
+    def several_steps(iterator: Any, steps: Any) -> Any:
+        logs = tf.TensorArray(tf.float32, size=steps)
+        for i in tf.range(steps):
+            logs = logs.write(i, of_this_worker(group, group.strategy.run(replica, args=(next(iterator),))))
+        return of_all(group, logs.stack()[-1])
+
+    return tf.function(several_steps)
+
+
+def _repeated(batch: Any, times: int) -> Any:
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensors(batch).repeat(times)

@@ -186,8 +186,11 @@ def _where(e: BaseException, tb: Optional[types.TracebackType]) -> str:
     place = ""
     while tb:
         path = tb.tb_frame.f_code.co_filename
-        if not place or not ("site-packages" in path or path.startswith((sys.base_prefix, _OURS, "<"))):
-            place = f"{os.path.basename(path)}:{tb.tb_lineno}"
+        name = os.path.basename(path)
+        # AutoGraph's files have names made by chance: the same failure would never be at the same place.
+        library = "site-packages" in path or path.startswith((sys.base_prefix, _OURS, "<")) or name.startswith("__autograph_generated_file")
+        if not place or not library:
+            place = f"{name}:{tb.tb_lineno}"
         tb = tb.tb_next
     return place
 

@@ -1,113 +1,151 @@
-"""The two training loops, Keras's `fit` and our own, and what happens between two calls of either."""
+"""The two training loops, Keras's `fit` and our own: many steps a call, since coming back to Python costs more than a small step."""
 
 from __future__ import annotations
 
 import math
-import sys
-from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+import time
+from typing import Any, Dict, List
 
-from worker_image import protocol, report
-from worker_image.checkpoint import Checkpoints
-from worker_image.data import TrainingSet
-from worker_image.evaluation import stacked
-from worker_image.strategy import Group
-from worker_image.train_errors import TrainError
+from worker_image.evaluation import of_all, of_this_worker, stacked
+from worker_image.strategies import Group
+from worker_image.training import Training
 
-
-@dataclass
-class Training:
-    """How far the training is, and what is due. step: steps done; checkpoint_steps: 0 to save at the ends of epochs only."""
-
-    group: Group
-    training_set: TrainingSet
-    epochs: int
-    checkpoints: Optional[Checkpoints]
-    checkpoint_steps: int
-    step: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.epochs * self.training_set.steps_per_epoch
-
-    def next_stop(self) -> int:
-        """The next step at which something is due: no call of several steps may go past it."""
-        per_epoch = self.training_set.steps_per_epoch
-        stops = [(self.step // every + 1) * every for every in (per_epoch, self.checkpoint_steps) if every]
-        return min(stops)
-
-    def done(self, step: int, metrics: Dict[str, float]) -> None:
-        """Called after every call, on every worker at the same steps: report, and save where it is due or asked for."""
-        before, self.step = self.step, step
-        if not math.isfinite(metrics.get("loss", 0.0)):
-            raise TrainError(f"the loss is {metrics['loss']} at step {step}; lower the learning rate, or look for bad values in the data")
-        report.progress(step, self.total, **metrics)
-        if self._epoch_ended() and self.group.chief:
-            told = " ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-            print(f"epoch {step // self.training_set.steps_per_epoch}/{self.epochs}: {told}", flush=True)
-        if self.checkpoints:
-            self._save_where_due(before, self.checkpoints)
-
-    def _epoch_ended(self) -> bool:
-        return self.step % self.training_set.steps_per_epoch == 0
-
-    def _save_where_due(self, before: int, checkpoints: Checkpoints) -> None:
-        every = self.checkpoint_steps
-        asked = report.save_due()
-        if asked or self._epoch_ended() or (every and self.step // every > before // every):
-            with report.activity("checkpoint"):
-                checkpoints.save(self.step)
-        if asked:
-            report.saved(self.step)
-            sys.exit(protocol.LEFT_AFTER_SAVE)
+CALL_TIME = 0.25  # seconds that a call should take: the steps between two reports, and until a save that is asked for
+MOST_STEPS = 1000  # of a call
+STARVED = 0.25  # the share of the time spent waiting for the input from which on it is worth a word
+ENOUGH = 2.0  # seconds of training that a share can be told of
+TRIAL = 5  # steps of the call that is measured
 
 
-def fit(training: Training, model: Any, keras: Any) -> None:
+def custom(training: Training, model: Any, steps_per_call: int, timed: bool) -> None:
+    """Train with a loop of our own. steps_per_call: 0 measures, and takes what fits into CALL_TIME. timed: the waits for the input."""
+    import tensorflow as tf
+
+    names: List[str] = []
+    call = _compiled(training.group, model, names, timed)
+    iterator = iter(training.batches())
+    pace = _Pace(training.group, steps_per_call)
+    while training.step < training.course.total:
+        if training.course.starts_epoch(training.step):
+            model.reset_metrics()
+        steps = min(pace.steps, training.next_stop() - training.step)
+        began = time.monotonic()
+        of_steps, own, waited = call(iterator, tf.constant(steps))
+        logs = of_steps.numpy()
+        took = time.monotonic() - began
+        losses = logs[:, names.index("loss")]
+        bad = [i for i in range(steps) if not math.isfinite(losses[i])]
+        if bad:
+            here = not math.isfinite(own.numpy()[bad[0], names.index("loss")])
+            training.not_finite(training.step + bad[0] + 1, float(losses[bad[0]]), here)
+        pace.note(steps, took, float(waited))
+        training.done(training.step + steps, dict(zip(names, logs[-1].tolist())))
+    pace.tell(training)
+
+
+def fit(training: Training, model: Any, keras: Any, steps_per_call: int) -> None:
     """Train with Keras's `fit`: one call for the rest of a begun epoch, one for the whole epochs."""
-    per_epoch = training.training_set.steps_per_epoch
     if keras.__version__.startswith("2."):
         model.distribute_reduction_method = "first"  # by default it tells the sum of all workers' accuracies
-    while training.step < training.total:
-        rest = -training.step % per_epoch
-        last = training.step + rest if rest else training.total
+    course = training.course
+    while training.step < course.total:
+        begun = not course.starts_epoch(training.step)
+        end = course.epoch_end(training.step) if begun else course.total
+        per_epoch = end - training.step if begun else course.per_epoch
+        # Keras 3.15's loop in a graph fails with several devices in a process: "You must feed a value for placeholder tensor".
+        most = 1 if training.group.local_replicas > 1 else steps_per_call or MOST_STEPS
+        _execute(model, keras, _divisor(most, per_epoch, *training.stops()))
         model.fit(
-            training.training_set.batches(training.step, last),
-            steps_per_epoch=rest or per_epoch,
-            epochs=1 if rest else (last - training.step) // per_epoch,
+            training.batches(),
+            steps_per_epoch=per_epoch,
+            epochs=(end - training.step) // per_epoch,
             shuffle=False,  # it is; Keras warns of its own default
             callbacks=[_boundary(training, keras)],
             verbose=0,
         )
 
 
-def custom(training: Training, model: Any, steps_per_call: int) -> None:
-    """Train with a loop of our own, of several steps a call: coming back to Python costs more than a small step."""
-    import tensorflow as tf
+def _compiled(group: Group, model: Any, names: List[str], timed: bool) -> Any:
+    """call(iterator, steps) -> (each step's logs, the mean over all workers; this worker's own; seconds it waited for its input).
 
-    strategy = training.group.strategy
-    names: List[str] = []
+    Both logs are [steps, names].
+    """
+    import tensorflow as tf
 
     def replica(batch: Any) -> Any:
         return stacked(model.train_step(batch), names)
 
+    def now(*after: Any) -> Any:
+        with tf.control_dependencies(after):
+            return tf.timestamp() if timed else tf.constant(0.0, tf.float64)
+
     def several_steps(iterator: Any, steps: Any) -> Any:
         logs = tf.TensorArray(tf.float32, size=steps)
+        waited, last = tf.constant(0.0, tf.float64), tf.constant(0.0)
         for i in tf.range(steps):
-            of_replicas = strategy.run(replica, args=(next(iterator),))
-            logs = logs.write(i, strategy.reduce(tf.distribute.ReduceOp.MEAN, of_replicas, axis=None))
-        return logs.stack()
+            # After the step before, or what is measured would be how long the input takes beside the computation.
+            before = now(last)
+            with tf.control_dependencies([before]):
+                batch = next(iterator)
+            waited += now(*group.strategy.experimental_local_results(tf.nest.flatten(batch)[0])) - before
+            of_step = of_this_worker(group, group.strategy.run(replica, args=(batch,)))
+            logs = logs.write(i, of_step)
+            last = of_step[0]
+        own = logs.stack()
+        return of_all(group, own), own, waited
 
-    call = tf.function(several_steps)
-    batches = training.training_set.batches(training.step, training.total)
-    iterator = iter(strategy.experimental_distribute_dataset(batches))
-    while training.step < training.total:
-        if training.step % training.training_set.steps_per_epoch == 0:
-            model.reset_metrics()
-        steps = min(steps_per_call, training.next_stop() - training.step)
-        logs = call(iterator, tf.constant(steps)).numpy()
-        bad = [i for i in range(steps) if not math.isfinite(logs[i][names.index("loss")])]
-        at = bad[0] if bad else steps - 1
-        training.done(training.step + at + 1, dict(zip(names, logs[at].tolist())))
+    return tf.function(several_steps)
+
+
+class _Pace:
+    """How many steps a call makes, the same on every worker, and how much of its time goes into waiting for the input."""
+
+    def __init__(self, group: Group, asked: int) -> None:
+        self.steps = asked or 1
+        self._measured = bool(asked)
+        self._group = group
+        self._calls = 0
+        self._took = 0.0
+        self._waited = 0.0
+
+    def note(self, steps: int, took: float, waited: float) -> None:
+        """Of a call. The first one traces the graph, and says nothing of those that follow."""
+        self._calls += 1
+        if self._calls == 1:
+            self.steps = self.steps if self._measured else TRIAL
+            return
+        self._took += took
+        self._waited += waited
+        if not self._measured:
+            self._measured = True
+            fitting = min(max(int(CALL_TIME * steps / took), 1), MOST_STEPS)
+            self.steps = min(self._group.gather(fitting))
+
+    def tell(self, training: Training) -> None:
+        """Where the input sets the speed, with the measured shares."""
+        share = self._waited / self._took if self._took > ENOUGH else 0.0
+        if share > STARVED:
+            training.say(
+                f"input: {share:.0%} of the time went into waiting for examples and {1 - share:.0%} into computing; faster input (cache, "
+                "fewer or larger files, less work in build_dataset) would make the training faster"
+            )
+
+
+def _divisor(most: int, *numbers: int) -> int:
+    """The largest number of steps up to `most` by which all can be divided: Keras does not stop in the middle of a call."""
+    common = 0
+    for number in numbers:
+        common = math.gcd(common, number)
+    return max(steps for steps in range(1, min(most, common) + 1) if common % steps == 0)
+
+
+def _execute(model: Any, keras: Any, steps: int) -> None:
+    """Let Keras make so many steps a call."""
+    if keras.__version__.startswith("2."):
+        model._steps_per_execution.assign(steps)  # compile's argument of that name; there is no other way to change it
+    elif model.steps_per_execution != steps:
+        model.steps_per_execution = steps
+        model.train_function = None  # the former number is in it
 
 
 def _boundary(training: Training, keras: Any) -> Any:
@@ -116,6 +154,9 @@ def _boundary(training: Training, keras: Any) -> Any:
             self.began = training.step
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            training.done(self.began + batch + 1, {name: float(value) for name, value in logs.items()})
+            found: Dict[str, float] = {name: float(value) for name, value in logs.items()}
+            if not math.isfinite(found.get("loss", 0.0)):
+                training.not_finite(self.began + batch + 1, found["loss"])
+            training.done(self.began + batch + 1, found)
 
     return Boundary()

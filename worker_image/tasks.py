@@ -62,18 +62,6 @@ def model_of(task: ModuleType) -> Tuple[Any, Any]:
     return model, importlib.import_module(root)
 
 
-def examples_of(task: ModuleType, split: str) -> Any:
-    """The dataset of a split, of single (x, y) examples. Raises WrongInputError for anything else."""
-    import tensorflow as tf
-
-    dataset = task.build_dataset(split)
-    if not isinstance(dataset, tf.data.Dataset):
-        raise WrongInputError(f"build_dataset({split!r}) returned {_kind(dataset)}, not a tf.data.Dataset of (x, y) examples")
-    if not (isinstance(dataset.element_spec, tuple) and len(dataset.element_spec) == 2):
-        raise WrongInputError(f"build_dataset({split!r}) gives {dataset.element_spec!r:.200}, not pairs (x, y); map it to pairs")
-    return dataset
-
-
 def _from_file(path: str) -> ModuleType:
     """As a script's directory is, the task's is searched for what it imports."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))

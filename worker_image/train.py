@@ -4,27 +4,32 @@
     tfrun run -n 2 -m worker_image.train --task my_task.py --epochs 5
 
 A task is a module with build_model(), which returns a compiled Keras model, and build_dataset(split), which returns a tf.data.Dataset
-of single (x, y) examples for the splits "train" and "test".
+of single (x, y) examples for the splits "train" and "test". It may have on_start(model) and on_end(model, metrics) too.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
-from typing import Any, Dict, List, NoReturn, Optional
+from types import ModuleType
+from typing import Any, List, NoReturn, Optional
 
-from worker_image import checkpoint_files, data, evaluation, loops, report, tasks
-from worker_image import strategy as strategies
-from worker_image.checkpoint import Checkpoints
-from worker_image.strategy import Group
-from worker_image.train_errors import TrainError
+from worker_image import checkpoint_files, data, export, loops, model, settings, steps, strategies, tasks
+from worker_image.checkpoint import Checkpoints, Place
+from worker_image.course import Course
+from worker_image.data import Source, TrainingSet
+from worker_image.evaluation import Evaluation
+from worker_image.profiling import Profile
+from worker_image.scalars import Scalars
+from worker_image.strategies import Group, counted
+from worker_image.train_errors import TrainError, WrongInputError
+from worker_image.training import Evaluating, Saving, Training
 
 
 def main(arguments: Optional[List[str]] = None) -> NoReturn:
     """Train as the arguments say, and exit: 0 done, 1 the training failed, 2 what was given can't work."""
-    options = _parser().parse_args(arguments)
+    options = settings.parser(__doc__ or "").parse_args(arguments)
     try:
         _run(options)
     except TrainError as e:
@@ -34,130 +39,169 @@ def main(arguments: Optional[List[str]] = None) -> NoReturn:
 
 
 def _run(options: argparse.Namespace) -> None:
-    found = tasks.find(options.task)
-    if options.checkpoint_dir:
-        checkpoint_files.prepare_directory(options.checkpoint_dir)
-    group = _group(options.strategy)
-    task = tasks.load(found)  # after the strategy: a module that uses TensorFlow at its top would make that impossible
-    examples = tasks.examples_of(task, "train")
-    model, keras = _model(group, task, examples, options.seed)
-    training = _training(options, group, model, examples)
-    if options.loop == "fit":
-        loops.fit(training, model, keras)
-    else:
-        loops.custom(training, model, options.steps_per_call)
-    with report.activity("evaluation"):
-        metrics = evaluation.evaluate(group, model, tasks.examples_of(task, "test"), options.batch_size)
-    if group.chief:
-        print(f"{_told(metrics)} after {training.step} steps ({_counted(group.workers, 'worker')})", flush=True)
-
-
-def _group(requested: str) -> Group:
-    import tensorflow as tf
-
-    choice = strategies.choose(requested, os.environ, len(tf.config.list_physical_devices("GPU")))
-    print(f"strategy: {choice.name}, because {choice.reason}", flush=True)
-    return strategies.create(choice, os.environ)
-
-
-def _model(group: Group, task: Any, examples: Any, seed: int) -> Any:
-    """(the model, its Keras package): every variable made, and the same values at the start wherever the seed is the same."""
-    import tensorflow as tf
-
-    tf.keras.utils.set_random_seed(seed)
-    with contextlib.suppress(AttributeError):  # Keras 2 only: dropout's state in variables, which checkpoints hold, as in Keras 3
-        tf.keras.backend.experimental.enable_tf_random_generator()
-    one = data.first(examples, "train")
-    with group.strategy.scope():
-        model, keras = tasks.model_of(task)
-        if not model.built:
-            model(one[0])
-        if hasattr(model.optimizer, "build"):  # the legacy ones make their variables at the first step, and restore them then
-            model.optimizer.build(model.trainable_variables)
-    _make_metrics(group, model, one)
-    return model, keras
-
-
-def _make_metrics(group: Group, model: Any, one: Any) -> None:
-    """Metrics make their variables at the first use, which inside a tf.function costs a second trace, and with several devices fails."""
-    import tensorflow as tf
-
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel("ERROR")  # it would warn that a step outside of a tf.function is slow
-    group.strategy.run(model.test_step, args=(one,))
-    logger.setLevel(level)
-
-
-def _training(options: argparse.Namespace, group: Group, model: Any, examples: Any) -> loops.Training:
-    training_set = data.training_set(examples, options.batch_size * group.replicas, options.seed, options.cache)
-    meaning = {"global batch": training_set.global_batch, "examples": training_set.count, "seed": options.seed}
-    saving = {"checkpoint steps": options.checkpoint_steps, "having a checkpoint directory": int(bool(options.checkpoint_dir))}
-    _agree(group, {**meaning, **saving, "epochs": options.epochs, "steps per call": options.steps_per_call})
-    checkpoints = Checkpoints(options.checkpoint_dir, group, model, meaning) if options.checkpoint_dir else None
-    training = loops.Training(group, training_set, options.epochs, checkpoints, options.checkpoint_steps)
-    if checkpoints:
-        training.step = checkpoints.restore()
-    if group.chief:
-        start = f"resuming after step {training.step}" if training.step else "starting"
-        print(
-            f"{start}: {options.epochs} epochs of {training_set.steps_per_epoch} steps, "
-            f"{training_set.global_batch} examples each ({_counted(group.replicas, 'replica')} of {options.batch_size})",
-            flush=True,
+    if options.deterministic and options.check_numerics:
+        raise WrongInputError(
+            "--deterministic and --check-numerics exclude each other, as TensorFlow's deterministic operations make NaNs; choose one"
         )
-    return training
+    found = tasks.find(options.task)
+    for directory in filter(None, (options.checkpoint_dir, options.export)):
+        checkpoint_files.prepare_directory(directory)
+    group, told = _group(options)
+    model.prepare(options)
+    task = tasks.load(found)  # after the strategy: a module that uses TensorFlow at its top would make that impossible
+    source = data.source(task.build_dataset, "train", group, options.cache)
+    net, keras = model.build(group, task, source.first, options)
+    training_set = _training_set(options, group, net, source)
+    _agree(options, group, training_set)
+    saving, begin = _saving(options, group, net, training_set)
+    training = _training(options, group, net, task, training_set, saving, begin)
+    for line in [*told, *_told(options, group, training_set), _start(training, training_set)]:
+        training.say(line)
+    try:
+        _train(options, training, task, net, keras)
+    finally:
+        training.close()
+    if saving:
+        saving.checkpoints.close()
+    if options.export:
+        export.export(net, keras, group, options.export)
+        training.say(f"exported to {options.export}")
 
 
-def _agree(group: Group, numbers: Dict[str, int]) -> None:
-    """Workers that differ here would make different numbers of steps, and the others would wait for them for ever."""
-    for name, value in numbers.items():
-        values = group.gather(value)
-        if len(set(values)) > 1:
-            raise TrainError(f"the workers differ in {name}: {values}; give each the same options and the same data")
+def _train(options: argparse.Namespace, training: Training, task: ModuleType, net: Any, keras: Any) -> None:
+    import tensorflow as tf
 
-
-def _told(metrics: Dict[str, float]) -> str:
+    _hook(task, "on_start", net)
+    training.begin()
+    if options.check_numerics:  # not before: Keras makes infinities on purpose where it tries a model
+        tf.debugging.enable_check_numerics()
+    try:
+        if options.loop == "fit":
+            loops.fit(training, net, keras, options.steps_per_call)
+        else:
+            loops.custom(training, net, options.steps_per_call, timed=not options.deterministic)
+        metrics = training.evaluate()
+    except tf.errors.InvalidArgumentError as e:
+        raise model.sentence_for(e) or e from e
+    _hook(task, "on_end", net, metrics)
     shown = {name: value for name, value in metrics.items() if name != "loss"} or metrics
-    return "test " + ", ".join(f"{name} {value:.3f}" for name, value in shown.items())
+    results = ", ".join(f"{name} {value:.3f}" for name, value in shown.items())
+    training.say(f"test {results} after {counted(training.step, 'step')} ({counted(training.group.workers, 'worker')})")
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _group(options: argparse.Namespace) -> Any:
+    import tensorflow as tf
+
+    if options.logical_devices > 1:
+        strategies.split_cpu(options.logical_devices)
+    wanted = "mirrored" if options.strategy == "auto" and options.logical_devices > 1 else options.strategy
+    choice = strategies.choose(wanted, os.environ, len(tf.config.list_physical_devices("GPU")))
+    choice, group = strategies.create(choice, os.environ, options.communication)
+    return group, strategies.described(choice, group)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--task", required=True, help="digits, a path to a .py file, or a module's dotted name")
-    wanted = os.environ.get("TFRUN_STRATEGY", "auto")
-    add("--strategy", choices=strategies.NAMES, default=wanted, help="default: TFRUN_STRATEGY, else auto, by what is there")
-    add("--loop", choices=("custom", "fit"), default="custom", help="our own loop (default) or Keras's fit")
-    add("--epochs", type=_positive, default=10, help="default: 10")
-    add("--batch-size", type=_positive, default=32, help="examples per replica and step; default: 32")
-    add("--steps-per-call", type=_positive, default=10, help="steps between two reports, custom loop only; default: 10")
-    add("--seed", type=_natural, default=0, help="of the initial weights and of the order of the examples; default: 0")
-    add("--no-cache", dest="cache", action="store_false", help="read the examples anew in each epoch, not from memory")
-    directory = os.environ.get("TFRUN_CHECKPOINT_DIR")
-    add("--checkpoint-dir", default=directory, help="shared by all workers; default: TFRUN_CHECKPOINT_DIR, else no checkpoints")
-    add("--checkpoint-steps", type=_natural, default=0, help="steps between two checkpoints, besides the ends of the epochs")
-    return parser
+def _training_set(options: argparse.Namespace, group: Group, net: Any, source: Source) -> TrainingSet:
+    static = options.jit_compile or "TPU" in type(group.strategy).__name__  # compiled for one shape of batch
+    drop = options.drop_remainder or static or steps.is_custom(net)  # a user's step need not know of weights
+    return TrainingSet(source, group, options.batch_size, options.seed, drop)
 
 
-def _positive(text: str) -> int:
-    number = _natural(text)
-    if not number:
-        raise ValueError
-    return number
+def _agree(options: argparse.Namespace, group: Group, training_set: TrainingSet) -> None:
+    """Workers that differ here would make different numbers of steps, and the others would wait for them for ever."""
+    numbers = {
+        "global batch": training_set.global_batch,
+        "examples": training_set.source.count,
+        "seed": options.seed,
+        "checkpoint steps": options.checkpoint_steps,
+        "having a checkpoint directory": int(bool(options.checkpoint_dir)),
+        "epochs": options.epochs,
+        "steps per call": options.steps_per_call,
+        "evaluate epochs": options.evaluate_epochs,
+        "accumulate": options.accumulate,
+        "loop": int(options.loop == "fit"),
+        "export": int(bool(options.export)),
+        "profile": int(bool(options.profile)),
+    }
+    of_workers = group.gather_all(list(numbers.values()))
+    for name, values in zip(numbers, zip(*of_workers)):
+        if len(set(values)) > 1:
+            raise TrainError(f"the workers differ in {name}: {list(values)}; give each the same options and the same data")
 
 
-def _natural(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError
-    return number
+def _saving(options: argparse.Namespace, group: Group, net: Any, training_set: TrainingSet) -> Any:
+    """(how to save, or None; where the training begins)."""
+    if not options.checkpoint_dir:
+        return None, Place(0, 0, 0)
+    meaning = {"examples": training_set.source.count, "seed": options.seed}
+    checkpoints = Checkpoints(options.checkpoint_dir, group, net, meaning, keep=options.keep, best=options.best)
+    layout = {"workers": group.workers, "global batch": training_set.global_batch, "by position": training_set.source.by_position}
+    saving = Saving(checkpoints, options.checkpoint_steps, options.checkpoint_seconds, layout)
+    restored = checkpoints.restore()
+    if restored is None:
+        return saving, Place(0, 0, 0)
+    place = restored.place
+    same_order = training_set.source.by_position and restored.layout.get("by position")
+    if place.examples and restored.layout != layout and not same_order:
+        if group.chief:
+            print(f"epoch {place.epoch + 1} begins anew, as its examples are now shared out among the workers otherwise", flush=True)
+        place = Place(place.step, place.epoch, 0)
+    return saving, place
 
 
-_positive.__name__, _natural.__name__ = "positive number", "number from 0 on"  # argparse says "invalid positive number value: '0'"
+def _training(
+    options: argparse.Namespace,
+    group: Group,
+    net: Any,
+    task: ModuleType,
+    training_set: TrainingSet,
+    saving: Optional[Saving],
+    begin: Place,
+) -> Training:
+    test = data.everything(task.build_dataset, "test")
+    evaluating = Evaluating(Evaluation(group, net, test, options.batch_size), options.evaluate_epochs or int(bool(options.best)))
+    course = Course(training_set, options.epochs, begin)
+    scalars = Scalars(options.tensorboard, begin.step) if options.tensorboard and group.chief else None
+    profile = None
+    if options.profile:
+        first, last = options.profile
+        if not options.tensorboard:
+            raise WrongInputError("--profile needs a directory to write to; give --tensorboard DIR")
+        if first > course.total:
+            raise WrongInputError(
+                f"--profile begins with step {first}, and the training ends with step {course.total}; choose earlier steps"
+            )
+        profile = Profile(options.tensorboard, first, last, here=group.chief)
+    return Training(group, training_set, course, evaluating, saving, scalars, profile)
+
+
+def _told(options: argparse.Namespace, group: Group, training_set: TrainingSet) -> List[str]:
+    source = training_set.source
+    lines = [f"data: {counted(source.count, 'example')} to train with; {source.reason}"]
+    special = {
+        "precision": options.precision if options.precision != "float32" else "",
+        "gradients in": counted(options.accumulate, "part") if options.accumulate > 1 else "",
+        "gradients clipped at": options.clip_norm,
+        "compiled by": "XLA" if options.jit_compile else "",
+    }
+    lines += [f"{name}: {value}" for name, value in special.items() if value]
+    tpu = data.advice(options.batch_size, group.replicas) if "TPU" in type(group.strategy).__name__ else ""
+    return [*lines, *([f"warning: {tpu}"] if tpu else [])]
+
+
+def _start(training: Training, training_set: TrainingSet) -> str:
+    begun = f"resuming after step {training.step}" if training.step else "starting"
+    per_epoch = training.course.per_epoch
+    rest = training_set.consumed(0, per_epoch) - training_set.consumed(0, per_epoch - 1)
+    whole = "" if rest == training_set.global_batch else f", {rest} in an epoch's last"
+    replicas = f"{counted(training.group.replicas, 'replica')} of {training_set.global_batch // training.group.replicas}"
+    each = f"{training_set.global_batch} examples each ({replicas}){whole}"
+    return f"{begun}: {counted(training.course.epochs, 'epoch')} of {counted(per_epoch, 'step')}, {each}"
+
+
+def _hook(task: ModuleType, name: str, *arguments: Any) -> None:
+    hook = getattr(task, name, None)
+    if hook is not None:
+        hook(*arguments)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ Finish = Callable[..., Run]
         (["--log-dir", "good.py/x", "good.py"], "the logs can't be written to good.py/x"),
         (["none.yaml"], "none.yaml can't be read"),
         (["job.yaml", "more"], "job.yaml is a job file, which has its program's arguments; put 'more' into its args"),
+        (["task.yaml"], "there is no file none.py; give the path of a task, from "),
+        (["module.yaml"], "there is no module no.such here or where Python looks"),
         (["wrong.yaml"], "there is no key worker; did you mean workers?"),
     ],
 )
@@ -43,6 +45,8 @@ def test_a_wrong_command_is_one_sentence(finish: Finish, tmp_path: Path, argumen
     (tmp_path / "bad.py").write_text("x = 1\ndef f(:\n")
     (tmp_path / "nul.py").write_bytes(b"x = '\0'")
     (tmp_path / "job.yaml").write_text("program: good.py\n")
+    (tmp_path / "task.yaml").write_text("task: none.py\n")
+    (tmp_path / "module.yaml").write_text("task: no.such\n")
     (tmp_path / "wrong.yaml").write_text("program: good.py\nworker: 2\n")
     before = sorted(p.name for p in tmp_path.iterdir())
     run = finish(*arguments)

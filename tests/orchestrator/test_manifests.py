@@ -22,7 +22,7 @@ from orchestrator import limits, names, spec, static, submit, templates
 from orchestrator.archive import pack, worker_archive
 from orchestrator.errors import InvalidJobError
 from orchestrator.jobfile import load
-from orchestrator.manifests import each_worker, is_of_workers, job_objects, worker_objects
+from orchestrator.manifests import each_worker, is_of_workers, job_objects, warnings, worker_objects
 from orchestrator.spec import WORKER_LIMIT, JobSpec
 from tests.conftest import TFRUN
 
@@ -66,6 +66,16 @@ FULL = {
 }
 
 
+TASK = {
+    "program": None,
+    "task": "tasks/my_task.py",
+    "args": ["--epochs", "6"],
+    "train": {"epochs": 5, "jit_compile": True, "tensorboard": "/data/tb", "profile": {"steps": [100, 110]}, "export": "/data/$(HOME)"},
+    "checkpoints": {"directory": "/data/ckpt", "steps": 500, "every": "10m", "best": "accuracy"},
+    "kubernetes": {"volumes": [{"claim": "data", "path": "/data"}]},
+}
+
+
 def controlled(made: JobSpec) -> list[dict[str, Any]]:
     """With a Job that replaces a worker later."""
     return [*job_objects(made, None), *worker_objects(made, worker=1, incarnation=3)]
@@ -76,7 +86,13 @@ def without_controller(made: JobSpec) -> list[dict[str, Any]]:
 
 
 Shape = Callable[[JobSpec], list[dict[str, Any]]]
-SHAPES = {"small": (controlled, {}), "full": (controlled, FULL), "static": (without_controller, FULL), "workers": (each_worker, FULL)}
+SHAPES = {
+    "small": (controlled, {}),
+    "full": (controlled, FULL),
+    "task": (controlled, TASK),
+    "static": (without_controller, FULL),
+    "workers": (each_worker, FULL),
+}
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -165,7 +181,7 @@ def test_a_static_set_has_one_of_each_worker(workers: int) -> None:
     """B14: index, host name and address say the same of each; at most 3 MB for a thousand, whose addresses are there once."""
     made = job(workers=workers)
     objects = static.job_objects(made, None)
-    assert len(submit.text(objects)) < 100_000 + 2_900 * workers
+    assert len(submit.text(objects)) < 150_000 + 2_850 * workers
     (files,) = (o for o in objects if o["kind"] == "ConfigMap")
     addresses = json.loads(files["data"]["static.json"])["cluster"]["worker"]
     assert len(set(addresses)) == workers
@@ -226,11 +242,44 @@ def test_the_code_of_a_local_script_goes_along(tmp_path: Path, monkeypatch: pyte
     assert "--code" not in group(submit.objects(job()))["command"]
 
 
+def test_a_task_goes_along_as_a_script_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its folder, and so under its base name; the image's own, by absolute path or dotted name, stays there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "my_task.py").write_text("import tensorflow as tf\n")
+    objects = submit.objects(job(program=None, task="src/my_task.py", train={"epochs": 5}))
+    (files,) = (o for o in objects if o["kind"] == "ConfigMap")
+    with zipfile.ZipFile(io.BytesIO(base64.b64decode(files["binaryData"]["code.zip"]))) as archive:
+        assert archive.namelist() == ["my_task.py"]
+    words = ["--code", "/tfrun/code.zip", "module", "worker_image.train", "--task", "my_task.py", "--epochs", "5"]
+    assert group(objects)["command"][-8:] == words
+    for task in ("/app/my_task.py", "parts.my_task"):
+        command = group(submit.objects(job(program=None, task=task)))["command"]
+        assert command[-4:] == ["module", "worker_image.train", "--task", task]
+        assert "--code" not in command
+
+
+@pytest.mark.parametrize(
+    ("directory", "lost"),
+    [("/data/x", False), ("/data", False), ("gs://bucket/x", False), ("x", True), ("/tmp/x", True), ("/database", True)],
+)
+def test_what_no_volume_keeps_is_warned_of(directory: str, lost: bool) -> None:
+    """A model that is gone with its pod helps nobody."""
+    train, checkpoints = {"tensorboard": directory, "export": directory}, {"directory": directory}
+    fields = {"program": None, "task": "a.b", "train": train, "checkpoints": checkpoints}
+    found = warnings(job(**fields, kubernetes={"volumes": [{"claim": "data", "path": "/data"}]}))
+    says = "is {}, which is lost with the pod; give a path on one of kubernetes.volumes"
+    keys = ("checkpoints.directory", "train.tensorboard", "train.export") if lost else ()
+    assert found == [f"{key} {says.format(directory)}" for key in keys]
+
+
 def test_code_that_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one sentence, with the path."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidJobError, match=r"the program train.py can't be read \(No such file or directory\); give its path from"):
         submit.objects(job(program="train.py"))
+    with pytest.raises(InvalidJobError, match=r"the task my_task.py can't be read \(No such file or directory\); give its path from"):
+        submit.objects(job(program=None, task="my_task.py"))
 
 
 def test_code_that_is_too_large_is_refused() -> None:
@@ -241,7 +290,7 @@ def test_code_that_is_too_large_is_refused() -> None:
         job_objects(made, bytes(1_100_000))
     (warning,) = limits.warnings(job_objects(made, bytes(300_000)))
     assert warning.startswith("the ConfigMap digits-files is too large for a plain kubectl apply")
-    assert not limits.warnings(job_objects(made, bytes(100_000)))
+    assert not limits.warnings(job_objects(made, bytes(50_000)))
 
 
 def test_addresses_that_are_too_many_are_refused() -> None:
@@ -345,9 +394,10 @@ def test_the_archive_runs_by_itself(tmp_path: Path) -> None:
     assert "the following arguments are required: --controller" in done.stderr
 
 
-def test_the_job_file_comes_back_as_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fields", [FULL, TASK])
+def test_the_job_file_comes_back_as_it_was(tmp_path: Path, fields: dict[str, Any]) -> None:
     """What the controller reads in its pod is the same job."""
-    made = job(**FULL)
+    made = job(**fields)
     (files,) = (o for o in job_objects(made, None) if o["kind"] == "ConfigMap")
     (tmp_path / "job.yaml").write_text(files["data"]["job.yaml"])
     assert load(tmp_path / "job.yaml") == made

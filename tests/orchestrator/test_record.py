@@ -31,6 +31,17 @@ def test_a_running_group_is_told_in_a_line_for_any_number_of_workers() -> None:
     assert len(found.text()) < 400
 
 
+def test_the_chiefs_metrics_are_told() -> None:
+    """A few, finite, short ones: JSON has no NaN, and the document must stay small and readable."""
+    group = Group(workers=2).run()
+    odd = {"bad": float("nan"), "x" * 1000: 1.0}
+    group.beat(0, step=7, metrics={"loss": 0.123456789, **odd, **{f"m{i}": float(i) for i in range(1000)}}, busy=1.0)
+    group.beat(1, step=7, metrics={"loss": 0.5}, busy=1.0)
+    found = described(group).metrics
+    assert list(found.items())[:2] == [("loss", 0.123457), ("m0", 0.0)]
+    assert len(found) == 20
+
+
 def test_the_document_stays_below_what_an_annotation_holds() -> None:
     """Also where every other worker is in another state and failures are long."""
     group = Group(workers=20_000)

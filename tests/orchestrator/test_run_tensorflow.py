@@ -45,6 +45,23 @@ def test_the_main_job_goes_on_where_it_was(start: Start) -> None:
     assert run.result()["attempts"] == 2
 
 
+def test_a_task_is_trained_as_its_job_file_says(finish: Finish, tmp_path: Path) -> None:
+    """The user's part is a module in `code`; what comes of it is where the job file says, seen from where tfrun was started."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "own.py").write_text((EXAMPLES / "my_task.py").read_text())
+    (tmp_path / "job.yaml").write_text(
+        "task: own.py\ncode: src\nworkers: 2\n"
+        "train: {epochs: 2, batch_size: 50, tensorboard: tb, profile: {steps: [5, 9]}, export: out/model}\n"
+        "checkpoints: {directory: ckpt, steps: 30, keep: 2}\n"
+    )
+    run = finish("job.yaml")
+    assert run.process.returncode == 0, run.report()
+    assert run.folder.name.startswith("own-")
+    made = {"tb/events.out.tfevents.*", "tb/plugins/profile/*/*.xplane.pb", "out/model/model.keras", "ckpt/*"}
+    assert {pattern for pattern in made if next(tmp_path.glob(pattern), None)} == made, run.report()
+    assert [path.name for path in (tmp_path / "src").iterdir() if path.name != "__pycache__"] == ["own.py"]
+
+
 def test_the_first_worker_listens_before_the_others_ask(finish: Finish, tmp_path: Path) -> None:
     """Whoever finds no server at the first address waits for gRPC's second: worker 1 begins when worker 0's server is there."""
     (tmp_path / "p.py").write_text(

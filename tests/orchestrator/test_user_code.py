@@ -49,6 +49,18 @@ def test_the_folder_goes_along(code: Path) -> None:
         assert words[words.index("--code") + 1 :] == ["/tfrun/code.zip", *made.command()]
 
 
+def test_the_folder_goes_along_with_a_task(code: Path) -> None:
+    """Whose path, or dotted name, is given from there."""
+    for task in ("parts/layers.py", "parts.layers"):
+        made = job(program=None, task=task, code="src")
+        assert "settings.json" in shipped(made)
+        (group,) = filter(is_of_workers, submit.objects(made))
+        words = group["spec"]["template"]["spec"]["containers"][0]["command"]
+        assert words[-6:] == ["--code", "/tfrun/code.zip", "module", "worker_image.train", "--task", task]
+    with pytest.raises(InvalidJobError, match=r"there is no file layers.py in the code src; the task's path is given from there"):
+        user_code.archive(job(program=None, task="layers.py", code="src"))
+
+
 def test_what_nobody_means_stays(code: Path) -> None:
     """Hidden files, compiled ones, virtual environments."""
     expected = shipped(job(program="train.py", code="src"))
@@ -116,6 +128,7 @@ def _new(path: Path) -> Path:
     [
         ({"program": "/app/train.py", "code": "src"}, "has the code src and no program in it"),
         ({"program": "../train.py", "code": "src"}, "has the code src and no program in it"),
+        ({"task": "/app/my_task.py", "code": "src"}, "has the code src and no task in it; give its path from there"),
         ({"builtin": "digits", "code": "src"}, "has the code src and no program in it"),
         ({"program": "train.py", "code": ""}, "code is ''; it must not be empty"),
     ],
@@ -142,6 +155,8 @@ def test_a_script_that_goes_alone_imports_nothing_beside_it(code: Path, statemen
         InvalidJobError, match=r"beside it and would stay behind; add `code: src` and `program: alone.py`, and what is in that folder"
     ):
         user_code.archive(job(program="src/alone.py"))
+    with pytest.raises(InvalidJobError, match=r"add `code: src` and `task: alone.py`, and what is in that folder"):
+        user_code.archive(job(program=None, task="src/alone.py"))
 
 
 def test_a_local_run_starts_there(code: Path, finish: Callable[..., Run], tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def test_a_running_job() -> None:
     )
     known = facts(root(told), controller(), worker(0), worker(1))
     assert view.line(known) == "digits: running since 3 min 0 s · attempt 1 · step 340/600 · 1/10 restarts spent"
+    measured = status(step=340, total=600, metrics={"loss": 0.31, "examples/s": 5200.0})
+    assert view.line(facts(root(measured))).endswith("step 340/600 · 5.2k examples/s · loss 0.31 · 0/10 restarts spent")
     first, second = view.worker_rows(known)
     assert {key: first[key] for key in view.WORKER_COLUMNS} == {
         "worker": 0,

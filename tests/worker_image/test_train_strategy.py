@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Run
-from worker_image.strategy import choose
+from worker_image.strategies import choose
 from worker_image.train_errors import WrongInputError
 
 
