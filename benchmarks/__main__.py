@@ -15,7 +15,7 @@ from benchmarks.peer import torchrun
 
 LOCAL = (
     *("help", "start", "first_step", "recovery_kill", "recovery_stop"),
-    *("never_joins", "output", "rendezvous", "false_alarms", "render"),
+    *("never_joins", "output", "rendezvous", "false_alarms", "render", "train_speed", "train_checkpoint"),
 )
 ON_A_CLUSTER = (
     *("cluster_start", "cluster_recovery_kill", "cluster_recovery_evict", "cluster_controller_loss"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from orchestrator import names
 from orchestrator.errors import InvalidJobError
-from orchestrator.kubernetes_spec import Kubernetes, Volume
+from orchestrator.kubernetes_spec import Kubernetes, Volume, amount
 from orchestrator.spec import JobSpec
 
 # Every Kubernetes that is supported sets it in the pods of an Indexed Job; a Job of one worker sets it itself.
@@ -49,7 +50,9 @@ def environment(job: JobSpec, ours: Mapping[str, str]) -> list[dict[str, Any]]:
     """The variables of a worker, `ours` among them."""
     directory = job.checkpoints.directory if job.checkpoints else f"{SCRATCH}/checkpoints"
     every = {"TFRUN_WORKERS": str(job.workers), "TFRUN_STRATEGY": job.strategy, "TFRUN_CHECKPOINT_DIR": directory}
-    given = [{"name": name, "value": escaped(value)} for name, value in {**job.env, **ours, **every}.items()]
+    # TensorFlow counts the node's processors, not the pod's share of them, and would make a thread for each.
+    threads = {"TF_NUM_INTRAOP_THREADS": str(math.ceil(amount(kubernetes_of(job).resources.cpu)))}
+    given = [{"name": name, "value": escaped(value)} for name, value in {**threads, **job.env, **ours, **every}.items()]
     secrets = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": ref.secret, "key": ref.key}}}
         for name, ref in kubernetes_of(job).secrets.items()

@@ -25,10 +25,12 @@ CACHE_LIMIT = 1 << 29  # bytes of examples that are kept in memory without being
 class Source:
     """One split of a task, and how it is shared out. by_position: every worker reads all of it, and keeps its own examples.
 
-    counts: the examples of each worker's part; a single count of all where it is by position. first: any example, as a batch of one.
+    examples: a tf.data.Dataset of them, or, in_memory, one batch of all. counts: the examples of each worker's part; a single count of
+    all where it is by position. first: any example, as a batch of one.
     """
 
     examples: Any
+    in_memory: bool
     counts: Tuple[int, ...]
     by_position: bool
     reason: str
@@ -89,12 +91,11 @@ class TrainingSet:
 
         def of_epoch(number: Any) -> Any:
             which = tf.cast(number == epoch, tf.int32)
-            stream = self._stream(number, skips[which])
-            if all(cut.even for cut in cuts) or self.drop_remainder:
-                return stream.batch(self._own_batch, drop_remainder=True, num_parallel_calls=tf.data.AUTOTUNE).take(steps[which])
-            return self._uneven(stream, counts[which], steps[which])
+            even = all(cut.even for cut in cuts) or self.drop_remainder
+            batches = self._own_batches(number, skips[which], even).take(steps[which])
+            return batches if even else self._evened(batches, counts[which], steps[which])
 
-        own = tf.data.Dataset.range(epoch, epochs).flat_map(of_epoch)
+        own = tf.data.Dataset.range(epoch, epochs).flat_map(plain(of_epoch))
         return distributed(self._group, _split(own, self._group.local_replicas))
 
     def _cut(self, start: int) -> _Cut:
@@ -111,22 +112,32 @@ class TrainingSet:
         steps = int(counts.min() // self._own_batch if self.drop_remainder else -(-counts.max() // self._own_batch))
         return _Cut(skip, counts, steps, bool((counts == steps * self._own_batch).all()))
 
-    def _stream(self, number: Any, skip: Any) -> Any:
-        fitting = CACHE_LIMIT // max(_bytes_of_one(self.source.examples.element_spec) or 1, 1)
-        buffer = max(min(max(self.source.counts), SHUFFLE_BUFFER, fitting), 1)
-        stream = self.source.examples.shuffle(buffer, seed=number + 1, reshuffle_each_iteration=False).skip(skip)
-        return stream.shard(self._group.workers, self._group.index) if self.source.by_position else stream
+    def _own_batches(self, number: Any, skip: Any, even: bool) -> Any:
+        """This worker's part of one epoch's batches, in the epoch's order; even: the last one is left out if it is not whole."""
+        import tensorflow as tf
 
-    def _uneven(self, stream: Any, counts: Any, steps: Any) -> Any:
+        group, source = self._group, self.source
+        if not source.in_memory:
+            fitting = CACHE_LIMIT // max(_bytes_of_one(source.examples.element_spec) or 1, 1)
+            buffer = max(min(max(source.counts), SHUFFLE_BUFFER, fitting), 1)
+            stream = source.examples.shuffle(buffer, seed=number + 1, reshuffle_each_iteration=False).skip(skip)
+            own = stream.shard(group.workers, group.index) if source.by_position else stream
+            return own.batch(self._own_batch, drop_remainder=even, num_parallel_calls=tf.data.AUTOTUNE)
+        # Only numbers are shuffled: moving examples one by one costs more than a small model's step.
+        rows = tf.range(source.count if source.by_position else source.counts[group.index], dtype=tf.int64)
+        rows = tf.random.experimental.stateless_shuffle(rows, [tf.constant(self._seed, tf.int64), number])[skip:]
+        rows = rows[group.index :: group.workers] if source.by_position else rows
+        numbers = tf.data.Dataset.from_tensor_slices(rows).batch(self._own_batch, drop_remainder=even)
+        return numbers.map(plain(lambda rows: tf.nest.map_structure(lambda each: tf.gather(each, rows), source.examples)))
+
+    def _evened(self, batches: Any, counts: Any, steps: Any) -> Any:
         """Batches of (x, y, weight), as many for every worker, and none of them empty."""
         import tensorflow as tf
 
         nothing = tf.data.Dataset.from_tensors(self.source.first).repeat()
-        batches = stream.batch(self._own_batch, num_parallel_calls=tf.data.AUTOTUNE).concatenate(nothing)
-        numbered = tf.data.Dataset.zip((tf.data.Dataset.range(steps), batches))
-        return numbered.map(
-            lambda step, batch: self._weighted(batch, tf.clip_by_value(counts - step * self._own_batch, 0, self._own_batch))
-        )
+        numbered = tf.data.Dataset.zip((tf.data.Dataset.range(steps), batches.concatenate(nothing)))
+        most = self._own_batch
+        return numbered.map(plain(lambda step, batch: self._weighted(batch, tf.clip_by_value(counts - step * most, 0, most))))
 
     def _weighted(self, batch: Any, counts: Any) -> Any:
         """With weights by which the mean over each replica's examples, and then over the replicas, is the mean over all examples.
@@ -189,18 +200,18 @@ def _takes_context(build: Callable[..., Any]) -> bool:
 
 
 def _whole(examples: Any, split: str, cache: str, reason: str) -> Source:
-    kept = _kept(examples, cache)
-    count = size(kept, split)
-    return Source(kept, (count,), True, reason, first(examples, split))
+    kept, in_memory = _kept(examples, cache)
+    count = size(examples if in_memory else kept, split)
+    return Source(kept, in_memory, (count,), True, reason, first(examples, split))
 
 
 def _parts(own: Any, others: Any, split: str, group: Group, cache: str, reason: str) -> Source:
     """others: where an example is taken from for whom has none."""
-    kept = _kept(own, cache)
-    counts = tuple(group.gather(size(kept, split)))
+    kept, in_memory = _kept(own, cache)
+    counts = tuple(group.gather(size(own if in_memory else kept, split)))
     if not any(counts) or (own is others and not all(counts)):
         raise WrongInputError(f"build_dataset({split!r}, context) gives the workers {list(counts)} examples; give each of them some")
-    return Source(kept, counts, False, reason, first(others, split))
+    return Source(kept, in_memory, counts, False, reason, first(others, split))
 
 
 def _own_files(examples: Any, group: Group) -> Tuple[Any, str]:
@@ -250,12 +261,20 @@ def _has_reader(graph: Any) -> bool:
     return any(node.op.startswith(_READERS) for node in nodes)
 
 
-def _kept(examples: Any, cache: str) -> Any:
-    """In memory where that is asked for, or the examples are known to be few."""
-    if cache == "auto":
-        count, each = int(examples.cardinality()), _bytes_of_one(examples.element_spec)
-        cache = "yes" if each is not None and 0 <= count * each <= CACHE_LIMIT else "no"
-    return examples.cache() if cache == "yes" else examples
+def _kept(examples: Any, cache: str) -> Tuple[Any, bool]:
+    """(the examples, whether they are one batch in memory): where that is asked for, or they are known to be few."""
+    import tensorflow as tf
+
+    count, each = int(examples.cardinality()), _bytes_of_one(examples.element_spec)
+    few = each is not None and 0 < count * each <= CACHE_LIMIT
+    if cache == "no" or (cache == "auto" and not few):
+        return examples, False
+    if count > 0 and each is not None:
+        try:
+            return next(iter(examples.batch(count, num_parallel_calls=tf.data.AUTOTUNE))), True
+        except tf.errors.InvalidArgumentError:  # they don't have the shape that they are said to have, which the training will show
+            pass
+    return examples.cache(), False
 
 
 def _bytes_of_one(spec: Any) -> Optional[int]:
@@ -318,6 +337,13 @@ def distributed(group: Group, batches: Any) -> Any:
     return endless if group.replicas == 1 else group.strategy.distribute_datasets_from_function(lambda _: endless)
 
 
+def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function for a dataset, taken as it is: looking for Python in it to turn into a graph takes 30 ms each."""
+    import tensorflow as tf
+
+    return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
+
+
 def _split(batches: Any, parts: int) -> Any:
     """Each batch in so many parts, one after the other."""
     import tensorflow as tf
@@ -330,7 +356,7 @@ def _split(batches: Any, parts: int) -> Any:
         begin, end = number * rows // parts, (number + 1) * rows // parts
         return tf.nest.map_structure(lambda each: each[begin:end], batch)
 
-    return batches.flat_map(lambda *batch: tf.data.Dataset.range(parts).map(lambda number: part(batch, number)))
+    return batches.flat_map(plain(lambda *batch: tf.data.Dataset.range(parts).map(plain(lambda number: part(batch, number)))))
 
 
 def _empty(split: str) -> WrongInputError:

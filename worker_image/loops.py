@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any, Dict, List
 
-from worker_image.evaluation import of_all, of_this_worker, stacked
+from worker_image.evaluation import converts, of_all, of_this_worker, resetter, stacked
 from worker_image.strategies import Group
 from worker_image.training import Training
 
@@ -17,29 +17,27 @@ ENOUGH = 2.0  # seconds of training that a share can be told of
 TRIAL = 5  # steps of the call that is measured
 
 
-def custom(training: Training, model: Any, steps_per_call: int, timed: bool) -> None:
+def custom(training: Training, model: Any, keras: Any, steps_per_call: int, timed: bool) -> None:
     """Train with a loop of our own. steps_per_call: 0 measures, and takes what fits into CALL_TIME. timed: the waits for the input."""
     import tensorflow as tf
 
     names: List[str] = []
-    call = _compiled(training.group, model, names, timed)
+    call = _compiled(training.group, model, names, timed, converts(keras))
+    reset = resetter(training.group, model)
     iterator = iter(training.batches())
     pace = _Pace(training.group, steps_per_call)
     while training.step < training.course.total:
-        if training.course.starts_epoch(training.step):
-            model.reset_metrics()
+        if training.course.starts_epoch(training.step) and training.step > training.course.begin.step:
+            reset()
         steps = min(pace.steps, training.next_stop() - training.step)
         began = time.monotonic()
-        of_steps, own, waited = call(iterator, tf.constant(steps))
-        logs = of_steps.numpy()
+        losses, own, logs, waited = (each.numpy() for each in call(iterator, tf.constant(steps)))
         took = time.monotonic() - began
-        losses = logs[:, names.index("loss")]
         bad = [i for i in range(steps) if not math.isfinite(losses[i])]
         if bad:
-            here = not math.isfinite(own.numpy()[bad[0], names.index("loss")])
-            training.not_finite(training.step + bad[0] + 1, float(losses[bad[0]]), here)
+            training.not_finite(training.step + bad[0] + 1, float(losses[bad[0]]), not math.isfinite(own[bad[0]]))
         pace.note(steps, took, float(waited))
-        training.done(training.step + steps, dict(zip(names, logs[-1].tolist())))
+        training.done(training.step + steps, dict(zip(names, logs.tolist())))
     pace.tell(training)
 
 
@@ -65,36 +63,42 @@ def fit(training: Training, model: Any, keras: Any, steps_per_call: int) -> None
         )
 
 
-def _compiled(group: Group, model: Any, names: List[str], timed: bool) -> Any:
-    """call(iterator, steps) -> (each step's logs, the mean over all workers; this worker's own; seconds it waited for its input).
+def _compiled(group: Group, model: Any, names: List[str], timed: bool, autograph: bool) -> Any:
+    """call(iterator, steps) -> (losses [steps], this worker's own [steps], the last step's logs [names], seconds waited for the input).
 
-    Both logs are [steps, names].
+    Losses and logs are the mean over all workers. The workers exchange them once a call.
     """
     import tensorflow as tf
 
+    strategy = group.strategy
+
     def replica(batch: Any) -> Any:
-        return stacked(model.train_step(batch), names)
+        logs = model.train_step(batch)
+        return tf.cast(logs["loss"], tf.float32), stacked(logs, names)
 
     def now(*after: Any) -> Any:
         with tf.control_dependencies(after):
             return tf.timestamp() if timed else tf.constant(0.0, tf.float64)
 
     def several_steps(iterator: Any, steps: Any) -> Any:
-        logs = tf.TensorArray(tf.float32, size=steps)
-        waited, last = tf.constant(0.0, tf.float64), tf.constant(0.0)
-        for i in tf.range(steps):
+        def one(i: Any, waited: Any, loss: Any, losses: Any, _: Any) -> Any:
             # After the step before, or what is measured would be how long the input takes beside the computation.
-            before = now(last)
+            before = now(loss)
             with tf.control_dependencies([before]):
                 batch = next(iterator)
-            waited += now(*group.strategy.experimental_local_results(tf.nest.flatten(batch)[0])) - before
-            of_step = of_this_worker(group, group.strategy.run(replica, args=(batch,)))
-            logs = logs.write(i, of_step)
-            last = of_step[0]
-        own = logs.stack()
-        return of_all(group, own), own, waited
+            waited += now(*strategy.experimental_local_results(tf.nest.flatten(batch)[0])) - before
+            loss, logs = (of_this_worker(group, each) for each in strategy.run(replica, args=(batch,)))
+            return i + 1, waited, loss, losses.write(i, loss), logs
 
-    return tf.function(several_steps)
+        nothing = (0, tf.constant(0.0, tf.float64), tf.constant(0.0), tf.TensorArray(tf.float32, size=steps), tf.zeros([0]))
+        shapes = (*(tf.TensorShape([]),) * 3, None, tf.TensorShape([None]))
+        loop = tf.while_loop(lambda i, *_: i < steps, one, nothing, shapes)
+        _, waited, _, losses, logs = loop
+        own = losses.stack()
+        told = of_all(group, tf.concat([own, logs], 0))
+        return told[:steps], own, told[steps:], waited
+
+    return tf.function(several_steps, autograph=autograph)
 
 
 class _Pace:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import socket
+import sys
+import threading
 from dataclasses import dataclass, replace
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from worker_image.train_errors import WrongInputError
+from worker_image.train_errors import TrainError, WrongInputError
 
 NAMES = ("auto", "default", "mirrored", "multi_worker_mirrored", "tpu")
+TPU_DEADLINE = 300.0  # seconds for a TPU to be connected and initialized, which takes one or two minutes at most
+ANSWER = 10.0  # seconds for the server of a TPU to accept a connection
 COMMUNICATION = ("auto", "ring", "nccl")
 
 # GKE sets the last two and never TPU_NAME; asking the metadata server instead would hang for seconds everywhere else
@@ -139,7 +146,7 @@ def _gatherer(strategy: Any) -> Callable[[List[int]], List[List[int]]]:
     def gather(values: Any) -> Any:
         return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(replica, args=(values,)), axis=None)
 
-    compiled = tf.function(gather, input_signature=[tf.TensorSpec([None], tf.int64)])
+    compiled = tf.function(gather, input_signature=[tf.TensorSpec([None], tf.int64)], autograph=False)
     return lambda values: compiled(tf.constant(values, tf.int64)).numpy().tolist()
 
 
@@ -180,13 +187,41 @@ def _tpu(environ: Mapping[str, str]) -> Any:
             "use a single-host topology"
         )
     where = environ.get("TPU_NAME") or "local"
+    _refuse_unreachable(where)
     try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=where)
-        tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-        return tf.distribute.TPUStrategy(resolver)
-    except (ValueError, RuntimeError, tf.errors.OpError) as e:
-        why = " ".join(str(getattr(e, "message", e)).split())[:200]
-        raise WrongInputError(
-            f"TensorFlow finds no TPU at {where!r} ({why}); check TPU_NAME and the node's TPU, or use --strategy auto"
-        ) from e
+        with _deadline(TPU_DEADLINE, f"the TPU at {where!r} has not answered for {TPU_DEADLINE:.0f} s; check TPU_NAME and its node"):
+            resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=where)
+            tf.config.experimental_connect_to_cluster(resolver)
+            tf.tpu.experimental.initialize_tpu_system(resolver)
+            return tf.distribute.TPUStrategy(resolver)
+    except (ValueError, RuntimeError, OSError, tf.errors.OpError) as e:
+        why = " ".join(str(getattr(e, "message", e)).split()).split(". ")[0][:200]
+        raise WrongInputError(f"TensorFlow finds no TPU at {where!r} ({why}); check TPU_NAME and the node, or use --strategy auto") from e
+
+
+def _refuse_unreachable(where: str) -> None:
+    """An address at which nobody listens: TensorFlow would wait for it for ever."""
+    host, _, port = where.partition("://")[2].rpartition(":")
+    if not (host and port.isdigit()):
+        return
+    try:
+        socket.create_connection((host, int(port)), ANSWER).close()
+    except OSError as e:
+        raise WrongInputError(f"TPU_NAME is {where}, and nobody answers there ({e.strerror or e}); give a TPU's address") from e
+
+
+@contextlib.contextmanager
+def _deadline(seconds: float, sentence: str) -> Iterator[None]:
+    """End this process where TensorFlow blocks, which nothing can interrupt."""
+
+    def give_up() -> None:
+        print(f"train: {sentence}", file=sys.stderr, flush=True)
+        os._exit(TrainError.exit_code)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -13,7 +13,7 @@ import argparse
 import os
 import sys
 from types import ModuleType
-from typing import Any, List, NoReturn, Optional
+from typing import Any, List, NoReturn, Optional, Tuple
 
 from worker_image import checkpoint_files, data, export, loops, model, settings, steps, strategies, tasks
 from worker_image.checkpoint import Checkpoints, Place
@@ -44,8 +44,9 @@ def _run(options: argparse.Namespace) -> None:
             "--deterministic and --check-numerics exclude each other, as TensorFlow's deterministic operations make NaNs; choose one"
         )
     found = tasks.find(options.task)
-    for directory in filter(None, (options.checkpoint_dir, options.export)):
-        checkpoint_files.prepare_directory(directory)
+    for option, directory in (("--checkpoint-dir", options.checkpoint_dir), ("--export", options.export)):
+        if directory:
+            checkpoint_files.prepare_directory(directory, option)
     group, told = _group(options)
     model.prepare(options)
     task = tasks.load(found)  # after the strategy: a module that uses TensorFlow at its top would make that impossible
@@ -54,7 +55,7 @@ def _run(options: argparse.Namespace) -> None:
     training_set = _training_set(options, group, net, source)
     _agree(options, group, training_set)
     saving, begin = _saving(options, group, net, training_set)
-    training = _training(options, group, net, task, training_set, saving, begin)
+    training = _training(options, group, (net, keras), task, training_set, saving, begin)
     for line in [*told, *_told(options, group, training_set), _start(training, training_set)]:
         training.say(line)
     try:
@@ -79,7 +80,7 @@ def _train(options: argparse.Namespace, training: Training, task: ModuleType, ne
         if options.loop == "fit":
             loops.fit(training, net, keras, options.steps_per_call)
         else:
-            loops.custom(training, net, options.steps_per_call, timed=not options.deterministic)
+            loops.custom(training, net, keras, options.steps_per_call, timed=not options.deterministic)
         metrics = training.evaluate()
     except tf.errors.InvalidArgumentError as e:
         raise model.sentence_for(e) or e from e
@@ -112,6 +113,7 @@ def _agree(options: argparse.Namespace, group: Group, training_set: TrainingSet)
         "global batch": training_set.global_batch,
         "examples": training_set.source.count,
         "seed": options.seed,
+        "in memory": int(training_set.source.in_memory),
         "checkpoint steps": options.checkpoint_steps,
         "having a checkpoint directory": int(bool(options.checkpoint_dir)),
         "epochs": options.epochs,
@@ -132,7 +134,8 @@ def _saving(options: argparse.Namespace, group: Group, net: Any, training_set: T
     """(how to save, or None; where the training begins)."""
     if not options.checkpoint_dir:
         return None, Place(0, 0, 0)
-    meaning = {"examples": training_set.source.count, "seed": options.seed}
+    # Shuffled in memory and as a stream, the order is another.
+    meaning = {"examples": training_set.source.count, "seed": options.seed, "in memory": int(training_set.source.in_memory)}
     checkpoints = Checkpoints(options.checkpoint_dir, group, net, meaning, keep=options.keep, best=options.best)
     layout = {"workers": group.workers, "global batch": training_set.global_batch, "by position": training_set.source.by_position}
     saving = Saving(checkpoints, options.checkpoint_steps, options.checkpoint_seconds, layout)
@@ -151,14 +154,17 @@ def _saving(options: argparse.Namespace, group: Group, net: Any, training_set: T
 def _training(
     options: argparse.Namespace,
     group: Group,
-    net: Any,
+    built: Tuple[Any, Any],
     task: ModuleType,
     training_set: TrainingSet,
     saving: Optional[Saving],
     begin: Place,
 ) -> Training:
+    net, keras = built
     test = data.everything(task.build_dataset, "test")
-    evaluating = Evaluating(Evaluation(group, net, test, options.batch_size), options.evaluate_epochs or int(bool(options.best)))
+    _refuse_unknown_best(options.best, net)
+    every = options.evaluate_epochs or int(bool(options.best))
+    evaluating = Evaluating(Evaluation(group, net, keras, test, options.batch_size), every)
     course = Course(training_set, options.epochs, begin)
     scalars = Scalars(options.tensorboard, begin.step) if options.tensorboard and group.chief else None
     profile = None
@@ -172,6 +178,14 @@ def _training(
             )
         profile = Profile(options.tensorboard, first, last, here=group.chief)
     return Training(group, training_set, course, evaluating, saving, scalars, profile)
+
+
+def _refuse_unknown_best(best: str, net: Any) -> None:
+    if not best:
+        return
+    known = sorted(net.get_metrics_result())
+    if best not in known:
+        raise WrongInputError(f"--best {best} is none of the model's metrics ({', '.join(known)}); choose one of them")
 
 
 def _told(options: argparse.Namespace, group: Group, training_set: TrainingSet) -> List[str]:

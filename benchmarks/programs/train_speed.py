@@ -1,4 +1,4 @@
-"""One contender of train_speed: `train_speed.py naive|fit|tuned|entrypoint STEPS`. Each makes so many steps of train_task.
+"""One contender of train_speed: `train_speed.py naive|tutorial|fit|tuned|entrypoint STEPS`. Each makes so many steps of train_task.
 
 Prints JSON lines: "first" after the first step, and "speed" with the steps per second from then on (the entrypoint's and the tuned loop's
 without their first calls, whose graphs are traced).
@@ -11,12 +11,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import tensorflow as tf  # noqa: E402
+import tensorflow as tf
 
 
 def main():
     way, steps = sys.argv[1], int(sys.argv[2])
-    {"naive": naive, "fit": fit, "tuned": tuned, "entrypoint": entrypoint}[way](steps)
+    {"naive": naive, "tutorial": tutorial, "fit": fit, "tuned": tuned, "entrypoint": entrypoint}[way](steps)
 
 
 def say(event, **more):
@@ -41,7 +41,16 @@ class Clock:
 
 
 def naive(steps):
-    """As the tutorials show it: one call of the strategy for a step, its loss reduced and printed each time."""
+    """A loop that calls the strategy for a step, reduces what the replicas return, and prints it."""
+    by_hand(steps, reduced_in_graph=False)
+
+
+def tutorial(steps):
+    """The same as TensorFlow's guide to distributed training has it: the reduction is in the graph too."""
+    by_hand(steps, reduced_in_graph=True)
+
+
+def by_hand(steps, reduced_in_graph):
     import train_task
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -50,7 +59,7 @@ def naive(steps):
         optimizer, compute = model.optimizer, model.loss
         compute.reduction = "none"
     size = train_task.BATCH * strategy.num_replicas_in_sync
-    dataset = train_task.build_dataset("train").shuffle(train_task.EXAMPLES).repeat().batch(size).prefetch(2)
+    dataset = train_task.build_dataset("train").shuffle(train_task.EXAMPLES).batch(size).prefetch(2)
     batches = strategy.experimental_distribute_dataset(dataset)
 
     def replica(batch):
@@ -60,16 +69,18 @@ def naive(steps):
         optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True))
         return loss
 
-    @tf.function
-    def step(batch):
-        return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(replica, args=(batch,)), axis=None)
+    def reduced(losses):
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
 
-    clock = Clock()
-    for done, batch in enumerate(batches, 1):
-        print(f"step {done}: loss {float(step(batch)):.4f}", flush=True)
-        clock.note(done)
-        if done == steps:
-            break
+    step = tf.function(lambda batch: strategy.run(replica, args=(batch,)))
+    whole_step = tf.function(lambda batch: reduced(strategy.run(replica, args=(batch,))))
+    clock, done = Clock(), 0
+    while done < steps:
+        for batch in batches:
+            done += 1
+            loss = whole_step(batch) if reduced_in_graph else reduced(step(batch))
+            print(f"step {done}: loss {float(loss):.4f}", flush=True)
+            clock.note(done)
     clock.tell()
 
 

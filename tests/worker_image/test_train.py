@@ -179,7 +179,7 @@ def test_another_trainings_checkpoints_are_refused(task: str, tmp_path: Path, ca
     """Steps of another order of the examples or of another model are not taken for steps of this one."""
     assert run("--task", task, "--epochs", 1, "--checkpoint-dir", tmp_path) == 0
     assert run("--task", task, "--seed", 1, "--checkpoint-dir", tmp_path) == 2
-    assert "were made with examples 100, seed 0, and this run has examples 100, seed 1" in capsys.readouterr().err
+    assert "were made with examples 100, seed 0, in memory 1, and this run has examples 100, seed 1" in capsys.readouterr().err
     Path(task).write_text(TASK.replace("Dense(8,", "Dense(9,"))
     assert run("--task", task, "--checkpoint-dir", tmp_path) == 2
     assert "are another model's" in capsys.readouterr().err
@@ -190,9 +190,9 @@ def test_the_evaluation_counts_every_example_once(task: str, tmp_path: Path) -> 
     from worker_image import evaluation, strategies, tasks
 
     loaded = tasks.load(task)
-    model, _ = tasks.model_of(loaded)
+    model, keras = tasks.model_of(loaded)
     examples = loaded.build_dataset("test")
-    ours = evaluation.Evaluation(strategies.Group(tf.distribute.get_strategy()), model, examples, batch=10)
+    ours = evaluation.Evaluation(strategies.Group(tf.distribute.get_strategy()), model, keras, examples, batch=10)
     for _ in range(2):
         assert ours.metrics()["loss"] == pytest.approx(model.evaluate(examples.batch(37), verbose=0), rel=1e-5)
 
@@ -235,6 +235,12 @@ def test_what_is_no_task_is_refused(case: str, tmp_path: Path, monkeypatch: pyte
 
 
 REFUSED: dict[str, list[str]] = {
+    "--best auc is none of the model's metrics (accuracy, loss)": ["--task", "digits", "--best", "auc"],
+    "--export /dev/null can't be written to": ["--task", "digits", "--export", "/dev/null"],
+    "--profile needs a directory": ["--task", "digits", "--profile", "1:2"],
+    "--profile begins with step 9000, and the training ends with step 450": [
+        *("--task", "digits", "--profile", "9000:9001", "--tensorboard", "."),
+    ],
     "choose one": ["--task", "digits", "--deterministic", "--check-numerics"],
     "is neither digits, nor": ["--task", "no_such_module.anywhere"],
     "there is no module worker_image.no_such_task": ["--task", "worker_image.no_such_task"],

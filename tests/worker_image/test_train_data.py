@@ -100,12 +100,12 @@ def test_every_example_counts_once_however_it_is_shared_out(
 ) -> None:
     """Each worker makes the same steps, no replica is without an example, and the weights give the mean over each step's examples."""
     if by_position:
-        sources = [source(count)] * workers
+        sources = [source(count, drawn.draw(st.sampled_from(["yes", "no"])))] * workers
     else:
         counts = tuple(drawn.draw(st.lists(st.integers(1, 12), min_size=workers, max_size=workers)))
         ends = np.cumsum(counts)
         parts = [numbers(int(ends[-1])).skip(int(end - size)).take(size) for end, size in zip(ends, counts, strict=True)]
-        sources = [Source(part, counts, False, "", data.first(part, "train")) for part in parts]
+        sources = [Source(part, False, counts, False, "", data.first(part, "train")) for part in parts]
         count = int(ends[-1])
     groups = [OneOf(workers, index, local) for index in range(workers)]
     sets = [TrainingSet(own, group, batch, 0, False) for own, group in zip(sources, groups, strict=True)]  # type: ignore[arg-type]
@@ -199,7 +199,8 @@ def test_a_task_may_share_out_its_data_itself() -> None:
 
     found = data.source(build, "train", OneOf(2, 1, answers=lambda own: [own, own]), "auto")  # type: ignore[arg-type]
     assert found.counts == (5, 5)
-    assert [int(x) for x, _ in found.examples] == [1, 3, 5, 7, 9]
+    assert found.in_memory
+    assert found.examples[0].numpy().tolist() == [1, 3, 5, 7, 9]
     assert data.size(data.everything(build, "test"), "test") == 10
     with pytest.raises(WrongInputError, match=r"gives the workers \[5, 0\] examples; give each of them some"):
         data.source(build, "train", OneOf(2, 1, answers=lambda own: [own, 0]), "auto")  # type: ignore[arg-type]
@@ -223,16 +224,18 @@ def test_what_is_known_to_be_small_is_kept_in_memory(monkeypatch: pytest.MonkeyP
         examples = examples.apply(tf.data.experimental.assert_cardinality(count))
         found = data.source(lambda _: examples, "train", OneOf(), cache)  # type: ignore[arg-type]
         reads = 0
-        for _ in range(3):
-            list(found.examples)
+        training_set = TrainingSet(found, OneOf(), 5, 0, False)  # type: ignore[arg-type]
+        for epoch in range(3):
+            list(itertools.islice(training_set.batches(epoch, 0, epoch + 1), training_set.steps(0)))
         return reads
 
     monkeypatch.setattr(data, "CACHE_LIMIT", 41_000)
-    assert times_read(10, "auto") == 1
+    assert times_read(10, "auto") == 0
     assert times_read(11, "auto") == 3
     assert times_read(10, "auto", (None,)) == 3
     assert times_read(10, "no") == 3
-    assert times_read(11, "yes") == 1
+    assert times_read(11, "yes") == 0
+    assert times_read(11, "yes", (None,)) == 1
 
 
 def test_a_tpu_likes_multiples() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ tf = pytest.importorskip("tensorflow")
 
 from tests.worker_image.test_train import run, values  # noqa: E402 # the import above may skip this file
 from tests.worker_image.test_train_workers import TRAIN, Processes, ended, processes, start  # noqa: E402
+from worker_image import loops  # noqa: E402
 
 __all__ = ["processes"]  # the fixture
 
@@ -194,6 +197,104 @@ def test_the_first_number_that_is_none_is_found(task: str, processes: Processes,
     assert code == 1
     assert "train: the first " in said, said
     assert " came out of the operation " in said
+
+
+RECORDING = """
+import os, time
+import tensorflow as tf
+
+TRACES = []
+
+class Counting(tf.keras.Sequential):
+    def call(self, *arguments, **named):
+        TRACES.append(tf.executing_eagerly())
+        return super().call(*arguments, **named)
+
+def build_model():
+    layers = tf.keras.layers
+    model = Counting([tf.keras.Input((1,)), layers.Dense(1)])
+    model.compile(optimizer="sgd", loss=loss)
+    return model
+
+def build_dataset(split):
+    number = tf.range(43 if split == "train" else 9)
+    x = tf.cast(number, tf.float32)[:, tf.newaxis] / 100
+    return tf.data.Dataset.from_tensor_slices((x, number))
+
+def loss(y, predicted):
+    with tf.control_dependencies([tf.py_function(record, [y], [])]):
+        return tf.reduce_mean(tf.abs(predicted), axis=1)
+
+def record(numbers):
+    with open(os.environ["RECORD"] + "-" + str(os.getpid()), "a") as f:
+        f.write(" ".join(map(str, numbers.numpy().ravel())) + "\\n")
+    if os.environ.get("DIE_AT"):
+        time.sleep(0.1)  # the checkpoint before is written meanwhile
+    if os.environ.get("DIE_AT") and len(open(f.name).readlines()) > int(os.environ["DIE_AT"]):
+        os.kill(os.getpid(), 9)
+
+def on_end(model, metrics):
+    print("traced", sum(not eager for eager in TRACES), flush=True)
+"""
+
+
+def recorded(prefix: Path, steps: slice) -> list[int]:
+    """What each process was given in these of its steps; the first line of each is the try before the training."""
+    lines = [file.read_text().splitlines()[1:][steps] for file in sorted(prefix.parent.glob(prefix.name + "-*"))]
+    return [int(number) for each in lines for line in each for number in line.split()]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_resumed_epoch_sees_each_example_once(
+    workers: int, tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recorded list of the samples: those before the checkpoint and those after it are the epoch, in which a worker was killed."""
+    task = tmp_path / "task.py"
+    task.write_text(RECORDING)
+    command = [*TRAIN, "--task", task, "--epochs", 1, "--batch-size", 4, "--steps-per-call", 1, "--checkpoint-dir", tmp_path / "c"]
+    commands = [[*command, "--checkpoint-steps", 2]] * workers
+    monkeypatch.setenv("RECORD", str(tmp_path / "before"))
+    monkeypatch.setenv("DIE_AT", "5")
+    assert [code for code, _ in ended(start(processes, *commands))] == [-signal.SIGKILL] * workers
+    monkeypatch.delenv("DIE_AT")
+    monkeypatch.setenv("RECORD", str(tmp_path / "after"))
+    results = ended(start(processes, *commands))
+    assert [code for code, _ in results] == [0] * workers, results
+    resumed = re.search(r"resuming after step (\d+):", results[0][1])
+    assert resumed, results[0][1]
+    before, every = int(resumed[1]), -(-43 // (4 * workers))
+    found = recorded(tmp_path / "before", slice(0, before)) + recorded(tmp_path / "after", slice(0, every - before))
+    assert sorted(found) == list(range(43))
+
+
+def test_the_model_is_traced_once_to_train_and_once_to_evaluate(
+    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once to train, once to evaluate: neither an epoch's smaller step nor the test set's remainder costs a graph of its own."""
+    task = tmp_path / "task.py"
+    task.write_text(RECORDING)
+    monkeypatch.setenv("RECORD", str(tmp_path / "seen"))
+    ((code, said),) = ended(start(processes, [*TRAIN, "--task", task, "--epochs", 3, "--batch-size", 4], alone=True))
+    assert code == 0, said
+    assert "traced 2" in said
+
+
+def test_slow_input_is_told_with_its_share(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where examples take longer to come than to be computed; and not where they don't."""
+    monkeypatch.setattr(loops, "ENOUGH", 0.2)
+    assert run("--task", task, "--epochs", 4, "--batch-size", 10, "--steps-per-call", 5) == 0
+    assert "input: " not in capsys.readouterr().out
+    slow = "from_tensor_slices((x, y)).map(lambda x, y: (tf.py_function(wait, [x], tf.float32), y))"
+    text = TASK.replace("from_tensor_slices((x, y))", slow) + "\ndef wait(x):\n    import time\n    time.sleep(0.01)\n    return x\n"
+    other = tmp_path / "slow.py"
+    other.write_text(text.replace("tf.float32), y))", "tf.float32), y)).map(lambda x, y: (tf.ensure_shape(x, [4]), y))"))
+    assert run("--task", other, "--epochs", 4, "--batch-size", 10, "--cache", "no", "--steps-per-call", 5) == 0
+    told = re.search(r"input: (\d+)% of the time went into waiting for examples and (\d+)% into computing", capsys.readouterr().out)
+    assert told
+    assert int(told[1]) > 50
+    assert int(told[1]) + int(told[2]) in (99, 100, 101)
 
 
 def test_a_deterministic_run_is_the_same_bit_for_bit(task: str, tmp_path: Path, processes: Processes) -> None:

@@ -94,3 +94,40 @@ def test_the_job_files_strategy_reaches_the_entrypoint(finish: Callable[..., Run
     assert run.process.returncode == 1
     assert "train: " in run.log(0, 0), run.report()
     assert "default" in run.log(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("local", "TensorFlow finds no TPU at 'local' (TPUs not found in the cluster); check TPU_NAME"),
+        ("grpc://127.0.0.1:9", "TPU_NAME is grpc://127.0.0.1:9, and nobody answers there (Connection refused); give"),
+        ("my-tpu", "TensorFlow finds no TPU at 'my-tpu' ("),
+    ],
+)
+def test_a_tpu_that_is_not_there_is_one_sentence(
+    name: str, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its kind of name: of this machine, an address, a name that Google's API would have to know."""
+    pytest.importorskip("tensorflow")
+    from worker_image import train
+
+    monkeypatch.setenv("TPU_NAME", name)
+    with pytest.raises(SystemExit) as ended:
+        train.main(["--task", "digits", "--strategy", "tpu"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"train: {sentence}"), said
+    assert said.count("\n") == 1
+
+
+def test_auto_does_without_the_tpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says what it takes instead, and why."""
+    pytest.importorskip("tensorflow")
+    from worker_image import train
+
+    monkeypatch.setenv("TPU_NAME", "local")
+    with pytest.raises(SystemExit) as ended:
+        train.main(["--task", "digits", "--epochs", "1"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said.startswith("strategy: default, because one worker, and at most one GPU, and the TPU can't be used: TensorFlow finds no TPU")
