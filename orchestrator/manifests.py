@@ -99,6 +99,8 @@ def _fleeting(job: JobSpec, container: dict[str, Any]) -> Iterator[str]:
     kept = [mount["mountPath"] for mount in container["volumeMounts"] if mount["mountPath"] not in brought]
     given = {"checkpoints.directory": job.checkpoints and job.checkpoints.directory}
     given |= {"train.tensorboard": job.train.tensorboard, "train.export": job.train.export} if job.train else {}
+    if (job.task or job.builtin) and not job.checkpoints and job.workers > 1:
+        yield "checkpoints.directory is missing, so a restart trains from the start; give a path on one of kubernetes.volumes"
     for key, directory in given.items():
         if directory and "://" not in directory and not any(PurePosixPath(directory).is_relative_to(path) for path in kept):
             yield f"{key} is {directory}, which is lost with the pod; give a path on one of kubernetes.volumes"

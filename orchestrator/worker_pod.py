@@ -48,8 +48,14 @@ def values(job: JobSpec, with_key: bool) -> dict[str, Any]:
 
 def environment(job: JobSpec, ours: Mapping[str, str]) -> list[dict[str, Any]]:
     """The variables of a worker, `ours` among them."""
-    directory = job.checkpoints.directory if job.checkpoints else f"{SCRATCH}/checkpoints"
-    every = {"TFRUN_WORKERS": str(job.workers), "TFRUN_STRATEGY": job.strategy, "TFRUN_CHECKPOINT_DIR": directory}
+    # A pod's own folder would be another one in each worker, and a training resumes only from what all of them see.
+    alone = f"{SCRATCH}/checkpoints" if job.workers == 1 else ""
+    directory = job.checkpoints.directory if job.checkpoints else alone
+    every = {
+        "TFRUN_WORKERS": str(job.workers),
+        "TFRUN_STRATEGY": job.strategy,
+        **({"TFRUN_CHECKPOINT_DIR": directory} if directory else {}),
+    }
     # TensorFlow counts the node's processors, not the pod's share of them, and would make a thread for each.
     threads = {"TF_NUM_INTRAOP_THREADS": str(math.ceil(amount(kubernetes_of(job).resources.cpu)))}
     given = [{"name": name, "value": escaped(value)} for name, value in {**threads, **job.env, **ours, **every}.items()]

@@ -81,18 +81,22 @@ class _Step:
         import tensorflow as tf
 
         gradients, loss, predicted = self._compute(x, y, weights)
-        tracker = getattr(self._model, "_loss_tracker", None)  # Keras 3; in Keras 2 compute_loss notes it
-        if tracker is not None:
+        tracker = getattr(self._model, "_loss_tracker", None)  # of Keras 3; in Keras 2 compute_loss notes the loss itself
+        if tracker is None:
+            # Without the results, which compute_metrics asks all replicas for, and that can't be done within a loop.
+            self._model.compiled_metrics.update_state(y, predicted, weights)
+        else:
             tracker.update_state(loss * self._group.replicas, sample_weight=tf.shape(tf.nest.flatten(x)[0])[0])
-        self._model.compute_metrics(x, y, predicted, weights)
+            self._model.compute_metrics(x, y, predicted, weights)
         return list(gradients)
 
     def _gradients(self, x: Any, y: Any, weights: Any) -> Any:
         """(gradients of the loss, which is this replica's part of the mean over all replicas; that loss; the predictions)."""
         import tensorflow as tf
 
-        variables = [getattr(variable, "value", variable) for variable in self._model.trainable_variables]
-        variables = [variable() if callable(variable) else variable for variable in variables]
+        # Keras 3's variables have TensorFlow's as their value; a variable of TensorFlow has a method of that name.
+        values = ((variable, getattr(variable, "value", variable)) for variable in self._model.trainable_variables)
+        variables = [variable if callable(value) else value for variable, value in values]
         with tf.GradientTape() as tape:
             predicted = self._model(x, training=True)
             loss = self._model.compute_loss(x, y, predicted, weights)

@@ -13,6 +13,7 @@ import pytest
 from tests.cluster import faults, images
 from tests.cluster.jobs import TRAIN, Job
 from tests.cluster.objects import Cluster, Namespace
+from tests.conftest import REPO
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.tensorflow]
 
@@ -30,6 +31,21 @@ def test_any_image_trains(cluster: Cluster, namespace: Namespace, folder: Path) 
     job = Job(namespace, folder, images.TENSORFLOW, program="counter.py", args=["--steps", "50"])
     assert "succeeded: every worker's program ended with 0" in job.ended()
     assert "counter 100 = replicas 2" in job.outputs()
+
+
+def test_a_task_trains_in_any_image(cluster: Cluster, namespace: Namespace, folder: Path, claim: str) -> None:
+    """A module goes along as a script does, and the entrypoint comes with the worker."""
+    (folder / "my_task.py").write_text((REPO / "examples" / "my_task.py").read_text())
+    part = {"volumes": [{"claim": claim, "path": "/data"}]}
+    settings = {"epochs": 3, "batch_size": 16, "export": "/data/model"}
+    checkpoints = {"directory": "/data/ckpt", "steps": 20}
+    job = Job(namespace, folder, images.TENSORFLOW, part, task="my_task.py", train=settings, checkpoints=checkpoints)
+    assert "succeeded: every worker's program ended with 0" in job.ended()
+    said = job.outputs()
+    assert "strategy: multi_worker_mirrored, because TF_CONFIG names 2 workers" in said
+    assert "threads: 1 intra-op" in said
+    assert "after 375 steps (2 workers)" in said
+    assert "exported to /data/model" in said
 
 
 @pytest.mark.machine

@@ -215,7 +215,15 @@ def test_tensorflows_server_listens_everywhere_unless_the_network_is_private(sta
     private.wait()
 
 
-@pytest.mark.parametrize("arguments", [["builtin:digits"], ["builtin:digits", "--loop", "fit"], [EXAMPLES / "keras_fit.py"]])
+OLDEST = [
+    ["builtin:digits"],
+    ["builtin:digits", "--loop", "fit"],
+    ["builtin:digits", "--accumulate", "2", "--clip-norm", "5"],
+    [EXAMPLES / "keras_fit.py"],
+]
+
+
+@pytest.mark.parametrize("arguments", OLDEST)
 def test_the_oldest_tensorflow_on_the_oldest_python(finish: Finish, arguments: list[object]) -> None:
     """TensorFlow 2.15 with Keras 2 on Python 3.9, in another environment than tfrun's own: nothing of ours is installed there."""
     run = finish("--python", oldest_python(), "-n", "2", *arguments)

@@ -241,7 +241,7 @@ def on_end(model, metrics):
 def recorded(prefix: Path, steps: slice) -> list[int]:
     """What each process was given in these of its steps; the first line of each is the try before the training."""
     lines = [file.read_text().splitlines()[1:][steps] for file in sorted(prefix.parent.glob(prefix.name + "-*"))]
-    return [int(number) for each in lines for line in each for number in line.split()]
+    return [int(float(number)) for each in lines for line in each for number in line.split()]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
