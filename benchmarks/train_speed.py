@@ -31,21 +31,21 @@ def together(runs: int) -> None:
 
 
 def alone(runs: int) -> None:
-    """One process with both cores; reporting is off where no agent listens."""
-    ours, tuned, reported = in_turn(
+    """One process with both cores, without tfrun; and one worker of tfrun, which reports its steps or keeps them to itself."""
+    ours, tuned, reported, silent = in_turn(
         runs,
         lambda: speed("entrypoint", ALONE)[0],
         lambda: speed("tuned", ALONE)[0],
         lambda: speed("entrypoint", ALONE, workers=1)[0],
+        lambda: speed("silent", ALONE, workers=1)[0],
     )
     report("train_speed: 1 process, a step", "ms", ours, Limit(1.02, "ratio"), Peer("a tuned script", tuned))
-    report("train_speed: 1 worker, reporting on, a step", "ms", reported, Limit(1.01, "ratio"), Peer("off", ours))
+    report("train_speed: 1 worker, reporting on, a step", "ms", reported, Limit(1.01, "ratio"), Peer("off", silent))
 
 
 def speed(way: str, steps: int, workers: int = 0) -> tuple[float, float]:
     """(milliseconds a step, seconds until the first one is made) of the slowest worker; 0 workers: without tfrun."""
     command = (TFRUN, "run", "--no-standby", "-n", workers, PROGRAM) if workers else (TFRUN.with_name("python"), PROGRAM)
-    # The same number of threads with tfrun and without, which gives each worker its share of the processors.
     environment = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(PROGRAM.parents[2])}
     with job((*command, way, steps), environment) as run:
         speeds: list[float] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List
 
-from worker_image import data
+from worker_image import data, sources
 from worker_image.data import plain
 from worker_image.strategies import Group
 
@@ -18,7 +18,7 @@ class Evaluation:
 
     def __init__(self, group: Group, model: Any, keras: Any, examples: Any, batch: int) -> None:
         self._group = group
-        self._count = data.size(examples, "test")
+        self._count = sources.size(examples, "test")
         self._whole = self._count - self._count % (batch * group.replicas)
         self._steps = self._whole // (batch * group.replicas)
         self._rest_steps = -(-(self._count - self._whole) // batch)
@@ -29,7 +29,7 @@ class Evaluation:
         self._names: List[str] = []
         self._run = _compiled(group, model, self._names, converts(keras))
         self._reset = resetter(group, model)
-        data.first(examples, "test")
+        sources.first(examples, "test")
 
     def metrics(self) -> Dict[str, float]:
         """Evaluate; every worker calls it at the same step."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Dict, Optional
+from typing import Any, List, Optional
 
 from worker_image import checkpoint_files, protocol, report, strategies
 from worker_image.checkpoint import Checkpoints, Place
 from worker_image.strategies import Group
 
-_groups: Dict[int, Group] = {}  # by the strategy's id: resume needs to know who else is there
+_made: List[Group] = []  # by strategy(): resume needs to know who else is there
 
 
 def strategy(name: str = "auto", communication: str = "auto") -> Any:
@@ -25,7 +25,7 @@ def strategy(name: str = "auto", communication: str = "auto") -> Any:
     choice, group = strategies.create(choice, os.environ, communication)
     if group.chief:
         print(*strategies.described(choice, group), sep="\n", flush=True)
-    _groups[id(group.strategy)] = group
+    _made.append(group)
     return group.strategy
 
 
@@ -33,13 +33,11 @@ def resume(directory: Optional[str] = None, every: int = 0, keep: int = 3, **obj
     """Load the newest checkpoint of these objects (model=model, optimizer=optimizer), which must have all of their variables.
 
     directory: shared by all workers; by default TFRUN_CHECKPOINT_DIR, else nothing is saved. every: steps between two checkpoints; 0 for
-    when tfrun asks for one. Call it under the strategy of `strategy()`, on every worker. Raises TrainError for checkpoints that don't fit.
+    when tfrun asks for one. Every worker calls it, after `strategy()`. Raises TrainError for checkpoints that don't fit.
     """
     import tensorflow as tf
 
-    group = _groups.get(id(tf.distribute.get_strategy())) or (
-        next(iter(_groups.values())) if _groups else Group(tf.distribute.get_strategy())
-    )
+    group = _made[-1] if _made else Group(tf.distribute.get_strategy())
     directory = directory or os.environ.get("TFRUN_CHECKPOINT_DIR")
     if not directory:
         return Resumed(None, 0, every)

@@ -15,13 +15,14 @@ import sys
 from types import ModuleType
 from typing import Any, List, NoReturn, Optional, Tuple
 
-from worker_image import checkpoint_files, data, export, loops, model, settings, steps, strategies, tasks
+from worker_image import checkpoint_files, data, export, loops, model, settings, sources, steps, strategies, tasks
 from worker_image.checkpoint import Checkpoints, Place
 from worker_image.course import Course
-from worker_image.data import Source, TrainingSet
+from worker_image.data import TrainingSet
 from worker_image.evaluation import Evaluation
 from worker_image.profiling import Profile
 from worker_image.scalars import Scalars
+from worker_image.sources import Source
 from worker_image.strategies import Group, counted
 from worker_image.train_errors import TrainError, WrongInputError
 from worker_image.training import Evaluating, Saving, Training
@@ -50,7 +51,7 @@ def _run(options: argparse.Namespace) -> None:
     group, told = _group(options)
     model.prepare(options)
     task = tasks.load(found)  # after the strategy: a module that uses TensorFlow at its top would make that impossible
-    source = data.source(task.build_dataset, "train", group, options.cache)
+    source = sources.source(task.build_dataset, "train", group, options.cache)
     net, keras = model.build(group, task, source.first, options)
     training_set = _training_set(options, group, net, source)
     _agree(options, group, training_set)
@@ -161,7 +162,7 @@ def _training(
     begin: Place,
 ) -> Training:
     net, keras = built
-    test = data.everything(task.build_dataset, "test")
+    test = sources.everything(task.build_dataset, "test")
     _refuse_unknown_best(options.best, net)
     every = options.evaluate_epochs or int(bool(options.best))
     evaluating = Evaluating(Evaluation(group, net, keras, test, options.batch_size), every)

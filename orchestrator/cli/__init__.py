@@ -17,6 +17,7 @@ from orchestrator.cli.schema import schema
 from orchestrator.cli.status import status
 from orchestrator.cli.stop import stop
 from orchestrator.cli.submit import submit
+from orchestrator.cli.tpu import tpu
 from orchestrator.cli.wait import wait
 from orchestrator.cli.why import why
 from orchestrator.errors import TfrunError
@@ -28,7 +29,7 @@ def tfrun() -> None:
     """Run one TensorFlow training program on many workers."""
 
 
-for command in (run, submit, status, logs, why, wait, stop, jobs, check, render, schema, controller):
+for command in (run, submit, status, logs, why, wait, stop, jobs, check, render, schema, tpu, controller):
     tfrun.add_command(command)
 
 

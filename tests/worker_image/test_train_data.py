@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 tf = pytest.importorskip("tensorflow")
 
-from worker_image import data  # noqa: E402 # the import above may skip this file
-from worker_image.data import Source, TrainingSet  # noqa: E402
+from worker_image import data, sources  # noqa: E402 # the import above may skip this file
+from worker_image.data import TrainingSet  # noqa: E402
+from worker_image.sources import Source  # noqa: E402
 from worker_image.train_errors import WrongInputError  # noqa: E402
 
 
@@ -40,7 +41,7 @@ def numbers(count: int) -> Any:
 
 
 def source(count: int, cache: str = "auto") -> Source:
-    return data.source(lambda _: numbers(count), "train", OneOf(), cache)  # type: ignore[arg-type]
+    return sources.source(lambda _: numbers(count), "train", OneOf(), cache)  # type: ignore[arg-type]
 
 
 def cut(count: int, batch: int = 4, seed: int = 0, drop: bool = True, cache: str = "auto", group: OneOf | None = None) -> TrainingSet:
@@ -100,15 +101,15 @@ def test_every_example_counts_once_however_it_is_shared_out(
 ) -> None:
     """Each worker makes the same steps, no replica is without an example, and the weights give the mean over each step's examples."""
     if by_position:
-        sources = [source(count, drawn.draw(st.sampled_from(["yes", "no"])))] * workers
+        shares = [source(count, drawn.draw(st.sampled_from(["yes", "no"])))] * workers
     else:
         counts = tuple(drawn.draw(st.lists(st.integers(1, 12), min_size=workers, max_size=workers)))
         ends = np.cumsum(counts)
         parts = [numbers(int(ends[-1])).skip(int(end - size)).take(size) for end, size in zip(ends, counts, strict=True)]
-        sources = [Source(part, False, counts, False, "", data.first(part, "train")) for part in parts]
+        shares = [Source(part, False, counts, False, "", sources.first(part, "train")) for part in parts]
         count = int(ends[-1])
     groups = [OneOf(workers, index, local) for index in range(workers)]
-    sets = [TrainingSet(own, group, batch, 0, False) for own, group in zip(sources, groups, strict=True)]  # type: ignore[arg-type]
+    sets = [TrainingSet(own, group, batch, 0, False) for own, group in zip(shares, groups, strict=True)]  # type: ignore[arg-type]
     begun = min(begun, sets[0].steps(0) - 1)
     start, steps = sets[0].consumed(0, begun), sets[0].steps(0) - begun
     streams = [list(itertools.islice(each.batches(0, start, 1), steps * local)) for each in sets]
@@ -140,7 +141,7 @@ def test_a_batch_is_the_same_whoever_shares_it() -> None:
 
 def test_a_dataset_of_unknown_size_is_counted() -> None:
     """A generator or filter does not know its size: it is read once."""
-    found = data.source(lambda _: numbers(10).filter(lambda i, _: i % 3 == 0), "train", OneOf(), "auto")  # type: ignore[arg-type]
+    found = sources.source(lambda _: numbers(10).filter(lambda i, _: i % 3 == 0), "train", OneOf(), "auto")  # type: ignore[arg-type]
     assert found.count == 4
 
 
@@ -168,9 +169,9 @@ READERS = [read, lambda paths: parsed(tf.data.TFRecordDataset(paths)), lambda pa
 def test_enough_files_are_shared_out_by_file(read: Callable[[list[str]], Any], tmp_path: Path) -> None:
     """Each worker reads its own files, all of them are read, and unequal numbers make equal numbers of steps."""
     paths = written(tmp_path, 3)
-    sources = [data.source(lambda _: read(paths), "train", OneOf(2, index), "auto") for index in range(2)]  # type: ignore[arg-type]
-    assert {each.reason for each in sources} == {"each worker reads its own files"}
-    own = [sorted(int(x) for x, _ in each.examples) for each in sources]
+    shares = [sources.source(lambda _: read(paths), "train", OneOf(2, index), "auto") for index in range(2)]  # type: ignore[arg-type]
+    assert {each.reason for each in shares} == {"each worker reads its own files"}
+    own = [sorted(int(x) for x, _ in each.examples) for each in shares]
     assert own[0] == [0, 1, 2, 3, 4, 200, 201, 202, 203, 204, 205, 206]
     assert own[1] == [100, 101, 102, 103, 104, 105]
 
@@ -178,16 +179,16 @@ def test_enough_files_are_shared_out_by_file(read: Callable[[list[str]], Any], t
 def test_fewer_files_than_workers_are_read_by_all(tmp_path: Path) -> None:
     """Then every worker takes its examples from all, and one is told why."""
     paths = written(tmp_path, 2)
-    found = data.source(lambda _: read(paths), "train", OneOf(3), "auto")  # type: ignore[arg-type]
+    found = sources.source(lambda _: read(paths), "train", OneOf(3), "auto")  # type: ignore[arg-type]
     assert found.by_position
     assert found.reason == "every worker reads all of it, as there are fewer files (2) than workers (3)"
 
 
 def test_what_is_in_memory_is_read_by_all() -> None:
     """Arrays and generators have no files."""
-    found = data.source(lambda _: numbers(9), "train", OneOf(3), "auto")  # type: ignore[arg-type]
+    found = sources.source(lambda _: numbers(9), "train", OneOf(3), "auto")  # type: ignore[arg-type]
     assert "as it comes from memory or a generator" in found.reason
-    found = data.source(lambda _: numbers(9), "train", OneOf(3, answers=lambda _: [0, 1, 0]), "auto")  # type: ignore[arg-type]
+    found = sources.source(lambda _: numbers(9), "train", OneOf(3, answers=lambda _: [0, 1, 0]), "auto")  # type: ignore[arg-type]
     assert found.by_position
 
 
@@ -197,13 +198,13 @@ def test_a_task_may_share_out_its_data_itself() -> None:
     def build(_: str, context: Any) -> Any:
         return numbers(10).shard(context.num_input_pipelines, context.input_pipeline_id)
 
-    found = data.source(build, "train", OneOf(2, 1, answers=lambda own: [own, own]), "auto")  # type: ignore[arg-type]
+    found = sources.source(build, "train", OneOf(2, 1, answers=lambda own: [own, own]), "auto")  # type: ignore[arg-type]
     assert found.counts == (5, 5)
     assert found.in_memory
     assert found.examples[0].numpy().tolist() == [1, 3, 5, 7, 9]
-    assert data.size(data.everything(build, "test"), "test") == 10
+    assert sources.size(sources.everything(build, "test"), "test") == 10
     with pytest.raises(WrongInputError, match=r"gives the workers \[5, 0\] examples; give each of them some"):
-        data.source(build, "train", OneOf(2, 1, answers=lambda own: [own, 0]), "auto")  # type: ignore[arg-type]
+        sources.source(build, "train", OneOf(2, 1, answers=lambda own: [own, 0]), "auto")  # type: ignore[arg-type]
 
 
 def test_what_is_known_to_be_small_is_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,14 +223,14 @@ def test_what_is_known_to_be_small_is_kept_in_memory(monkeypatch: pytest.MonkeyP
             generate, output_signature=(tf.TensorSpec(shape, tf.float32), tf.TensorSpec((), tf.int32))
         )
         examples = examples.apply(tf.data.experimental.assert_cardinality(count))
-        found = data.source(lambda _: examples, "train", OneOf(), cache)  # type: ignore[arg-type]
+        found = sources.source(lambda _: examples, "train", OneOf(), cache)  # type: ignore[arg-type]
         reads = 0
         training_set = TrainingSet(found, OneOf(), 5, 0, False)  # type: ignore[arg-type]
         for epoch in range(3):
             list(itertools.islice(training_set.batches(epoch, 0, epoch + 1), training_set.steps(0)))
         return reads
 
-    monkeypatch.setattr(data, "CACHE_LIMIT", 41_000)
+    monkeypatch.setattr(sources, "MEMORY", 41_000)
     assert times_read(10, "auto") == 0
     assert times_read(11, "auto") == 3
     assert times_read(10, "auto", (None,)) == 3
