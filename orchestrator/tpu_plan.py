@@ -94,6 +94,7 @@ def document(one: Slice, capacity: Capacity) -> dict[str, Any]:
         "pods": one.pods,
         "resources": tpu.resources(one),
         "nodeSelector": {**tpu.node_selector(one), **capacity.node_selector()},
+        "tolerations": [tpu.TOLERATION],
         "nodePool": command(one, capacity),
         "cost": _cost(one, capacity),
         "rendered": _rendered(one),
@@ -119,7 +120,7 @@ def text(one: Slice, capacity: Capacity) -> str:
     pool = "\n".join(("The node pool (the words in capitals are yours to fill in):", "", _continued(plan["nodePool"])))
     parts = (
         ("Cost:", plan["cost"]),
-        ("What is rendered:", plan["rendered"]),
+        ("What a job file will render (it cannot yet):", plan["rendered"]),
         ("Not known, since nothing of this ran on a TPU:", plan["unknown"]),
     )
     return "\n".join((head, f"{pool}\n", *(f"{title}\n" + "".join(f"- {line}\n" for line in lines) for title, lines in parts)))

@@ -64,7 +64,7 @@ class Slice:
         return f"{self.accelerator.cloud_name}-{self.chips * self.accelerator.cores}"
 
 
-_SILENT = (UNCONFIRMED, "no source names TensorFlow on it, or excludes it")
+_SILENT = (UNCONFIRMED, "none of the sources that were read names TensorFlow on it, or excludes it")
 _TUTORIAL = (DOCUMENTED, "Google's keras-rs tutorial trains on it with tensorflow-tpu 2.19.1")
 _V3 = (NO, "that GKE still makes node pools of it could not be confirmed")
 _V7 = (NO, "Google's documentation says that TensorFlow is not supported on TPU7x")

@@ -117,8 +117,10 @@ def described(choice: Choice, group: Group) -> List[str]:
     import tensorflow as tf
 
     kind = next(kind for kind in ("TPU", "GPU", "CPU") if tf.config.list_logical_devices(kind))
-    threads = (tf.config.threading.get_intra_op_parallelism_threads(), tf.config.threading.get_inter_op_parallelism_threads())
-    told = [f"{number or 'all'} {purpose}-op" for number, purpose in zip(threads, ("intra", "inter"))]
+    threading = tf.config.threading
+    threads = {"intra": threading.get_intra_op_parallelism_threads(), "inter": threading.get_inter_op_parallelism_threads()}
+    # TensorFlow takes these variables where the program sets nothing, and doesn't say so.
+    told = [f"{number or os.environ.get(f'TF_NUM_{name.upper()}OP_THREADS', 'all')} {name}-op" for name, number in threads.items()]
     where = f"{counted(group.replicas, 'replica')} on {counted(group.workers, 'worker')}, each on a {kind}"
     return [f"strategy: {choice.name}, because {choice.reason}", f"devices: {where}; threads: {', '.join(told)}"]
 

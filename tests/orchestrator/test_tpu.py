@@ -293,7 +293,7 @@ Cost:
 - if one host fails, GKE makes all 4 anew: what all 16 chips did since the last checkpoint is lost
 - prices differ by region and change: https://cloud.google.com/tpu/pricing
 
-What is rendered:
+What a job file will render (it cannot yet):
 - one Indexed Job: completions and parallelism 4, restartPolicy Never, a toleration of the nodes' taint google.com/tpu
 - in each pod google.com/tpu: 4 as request and limit, and the labels above as nodeSelector
 - a headless Service for the pods' names, and in each pod TPU_WORKER_ID and TPU_WORKER_HOSTNAMES
@@ -334,7 +334,7 @@ Cost:
 - flex-start is cheaper, begins when the machines are free, and ends after at most 7 days
 - prices differ by region and change: https://cloud.google.com/tpu/pricing
 
-What is rendered:
+What a job file will render (it cannot yet):
 - one Indexed Job: completions and parallelism 1, restartPolicy Never, a toleration of the nodes' taint google.com/tpu
 - in each pod google.com/tpu: 8 as request and limit, and the labels above as nodeSelector
 
@@ -362,6 +362,7 @@ def test_the_plan_for_a_program() -> None:
     document = json.loads(CliRunner().invoke(tfrun, words).output)
     one = tpu.find("tpu-v4-podslice", "4x4x8")
     assert document == json.loads(json.dumps(tpu_plan.document(one, Capacity(reservation="team-1"))))
+    assert document["tolerations"] == [{"key": "google.com/tpu", "operator": "Exists"}]
     assert document["nodePool"][-3:] == ["--num-nodes=32", "--reservation-affinity=specific", "--reservation=team-1"]
     assert document["nodeSelector"]["cloud.google.com/reservation-name"] == "team-1"
 
