@@ -111,6 +111,8 @@ def _parts(own: Any, others: Any, split: str, group: Group, cache: str, reason: 
     """others: where an example is taken from for whom has none."""
     kept, in_memory = _kept(own, cache)
     counts = tuple(group.gather(size(own if in_memory else kept, split)))
+    if not all(group.gather(int(in_memory))):  # one worker's part may be larger than another's, and all must have the same kind of order
+        kept, in_memory = own, False
     if not any(counts) or (own is others and not all(counts)):
         raise WrongInputError(f"build_dataset({split!r}, context) gives the workers {list(counts)} examples; give each of them some")
     return Source(kept, in_memory, counts, False, reason, first(others, split))

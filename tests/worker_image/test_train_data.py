@@ -207,6 +207,14 @@ def test_a_task_may_share_out_its_data_itself() -> None:
         sources.source(build, "train", OneOf(2, 1, answers=lambda own: [own, 0]), "auto")  # type: ignore[arg-type]
 
 
+def test_parts_are_in_memory_on_all_workers_or_on_none() -> None:
+    """A part that fits where another one doesn't is a stream too: the order of what is in memory is another kind."""
+    said = iter([[10, 99], [1, 0]])
+    found = sources.source(lambda _, context: numbers(10), "train", OneOf(2, 0, answers=lambda _: next(said)), "auto")  # type: ignore[arg-type]
+    assert not found.in_memory
+    assert [int(x) for x, _ in found.examples] == list(range(10))
+
+
 def test_what_is_known_to_be_small_is_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless told otherwise, examples are read once where they are few, and anew in each epoch where they are many or unknown."""
 
