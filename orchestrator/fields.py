@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 # Set for every worker by tfrun, Kubernetes or GKE; a job that sets them would break its own group.
 RESERVED = ("TF_CONFIG", "JOB_COMPLETION_INDEX", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES")
@@ -13,6 +14,7 @@ _RESERVED_PREFIX = "TFRUN_"
 STRING_LIMIT = 131_072  # bytes of one argument, or of one variable with its name, and the NUL after it: Linux's MAX_ARG_STRLEN
 _SECRET = re.compile(r"(?:^|[-_])(?:password|passwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|credentials?)$", re.IGNORECASE)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DNS_LABEL = re.compile(r"(?=.{1,63}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?\Z")
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+\Z")
 
 
@@ -37,10 +39,23 @@ def seconds(value: Any) -> float:
     return found
 
 
+def _dns_label(text: str) -> str:
+    if not _DNS_LABEL.match(text):
+        raise ValueError("must be lower-case letters, digits and '-', at most 63 characters, as Kubernetes names things")
+    return text
+
+
 _DURATION_SCHEMA = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": rf"^{_DURATION.pattern[:-2]}$"}]}
 Duration = Annotated[float, BeforeValidator(seconds), WithJsonSchema(_DURATION_SCHEMA)]
 Count = Annotated[int, Field(strict=True, ge=0)]
 Text = Annotated[str, Field(strict=True)]
+Label = Annotated[Text, AfterValidator(_dns_label)]
+SENTENCE = "sentence"  # the type of a refusal that is one already
+
+
+def refusal(sentence: str) -> PydanticCustomError:
+    """For a validator to raise: a whole sentence, before which only the field's path is put."""
+    return PydanticCustomError(SENTENCE, "{sentence}", {"sentence": sentence})
 
 
 def check_variable(name: str) -> None:

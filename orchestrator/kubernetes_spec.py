@@ -6,14 +6,14 @@ import re
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from orchestrator import names
-from orchestrator.fields import Duration, Part, Text, check_variable
+from orchestrator.fields import Duration, Label, Part, Text, check_variable
+from orchestrator.tpu_spec import Tpu
 
 GRACE = 30  # seconds from SIGTERM to SIGKILL: the time for a save
 TIME_TO_LIVE = 86400.0  # seconds after the end in which the objects of a job stay, for whoever asks why
-_DNS_LABEL = re.compile(r"(?=.{1,63}\Z)[a-z0-9]([a-z0-9-]*[a-z0-9])?\Z")
 _DNS_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9.-]*[a-z0-9])?\Z")
 _SUFFIXES = {"": 0, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
@@ -41,12 +41,6 @@ def _checked_memory(quantity: str) -> str:
     return quantity
 
 
-def _dns_label(text: str) -> str:
-    if not _DNS_LABEL.match(text):
-        raise ValueError("must be lower-case letters, digits and '-', at most 63 characters, as Kubernetes names things")
-    return text
-
-
 def _dns_name(text: str) -> str:
     if not _DNS_NAME.match(text):
         raise ValueError("must be lower-case letters, digits, '-' and '.', at most 253 characters, as Kubernetes names things")
@@ -67,7 +61,6 @@ def _mount(path: str) -> str:
 
 Quantity = Annotated[Text, AfterValidator(_checked_quantity)]
 Memory = Annotated[Text, AfterValidator(_checked_memory)]
-Label = Annotated[Text, AfterValidator(_dns_label)]
 Name = Annotated[Text, AfterValidator(_dns_name)]
 Image = Annotated[Text, AfterValidator(_image)]
 Mount = Annotated[Text, AfterValidator(_mount)]
@@ -135,8 +128,16 @@ class Kubernetes(Part):
     service_account: Name | None = None
     pull_secrets: tuple[Name, ...] = ()
     spot: bool = False
+    tpu: Tpu | None = None  # after what it is checked with
     time_to_live: Duration = TIME_TO_LIVE
     pod: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("tpu")
+    @classmethod
+    def _checked_tpu(cls, tpu: Tpu | None, info: ValidationInfo) -> Tpu | None:
+        if tpu and {"resources", "spot", "node_selector"} <= set(info.data):  # what is wrong by itself is told first
+            tpu.check_beside(info.data["resources"].gpu, info.data["spot"], info.data["node_selector"])
+        return tpu
 
     @field_validator("secrets")
     @classmethod

@@ -14,7 +14,7 @@ from orchestrator.archive import worker_archive
 from orchestrator.cluster import Cluster
 from orchestrator.errors import InvalidJobError
 from orchestrator.kubernetes_spec import GRACE, amount
-from orchestrator.spec import JobSpec
+from orchestrator.spec import Deadlines, JobSpec
 from orchestrator.templates import Manifest, render, render_each
 from orchestrator.worker_pod import INDEX, KEY_MOUNT, environment, escaped, kubernetes_of
 
@@ -83,7 +83,8 @@ def warnings(job: JobSpec) -> list[str]:
     if kubernetes.controller:
         images.append(("kubernetes.controller.image", kubernetes.controller.image))
     template = worker["spec"]["template"]
-    return [*filter(None, starmap(_unpinned, images)), *_fleeting(job, template["spec"]["containers"][0]), *pod_patch.warnings(template)]
+    fleeting = _fleeting(job, template["spec"]["containers"][0])
+    return [*filter(None, starmap(_unpinned, images)), *_of_tpu(job), *fleeting, *pod_patch.warnings(template)]
 
 
 def _unpinned(field: str, image: str) -> str:
@@ -91,6 +92,20 @@ def _unpinned(field: str, image: str) -> str:
     if "@" in image or tag not in ("", "latest"):
         return ""
     return f"{field} is {image}, which may be another image for a worker that is replaced; give a version or a digest"
+
+
+def _of_tpu(job: JobSpec) -> Iterator[str]:
+    """What costs a TPU's hours for nothing, or never gets one."""
+    tpu, patience = kubernetes_of(job).tpu, Deadlines().start
+    if tpu and (job.task or job.builtin) and not job.checkpoints:
+        yield "checkpoints.directory is missing, so a lost machine's training begins anew; give a bucket, such as gs://bucket/digits"
+    if tpu and job.strategy == "auto":
+        yield "strategy is auto, so a program that can't use the TPU trains without it; write `strategy: tpu`, with which it ends"
+    if tpu and tpu.flex_start and job.deadlines.start <= patience:
+        yield (
+            f"flex-start brings the machines when they are free, and the job ends if they are not there after {job.deadlines.start:g} s; "
+            "give a longer deadlines.start, such as 1d"
+        )
 
 
 def _fleeting(job: JobSpec, container: dict[str, Any]) -> Iterator[str]:
@@ -156,11 +171,15 @@ def binaries(code: bytes | None) -> dict[str, str]:
 
 
 def _command(job: JobSpec) -> list[str]:
+    # The process that has imported TensorFlow first has the TPU's lock (/tmp/libtpu_lockfile) until it ends; an imported standby would
+    # never get the TPU, also not when it takes over.
+    alone = ("--no-standby",) if kubernetes_of(job).tpu else ()
     return [
         *("python3", f"{names.MOUNT}/worker.zip", "agent"),
         *("--controller", f"{names.controller(job.name)}:{names.PORT}"),
         *("--worker", f"$({INDEX})", "--incarnation", "$(TFRUN_INCARNATION)", "--host", "$(TFRUN_POD_IP)"),
         *("--secret-file", f"{KEY_MOUNT}/token", "--join-deadline", f"{job.deadlines.start:g}", "--rejoin", f"{job.deadlines.run:g}"),
+        *alone,
         *program_words(job),
     ]
 

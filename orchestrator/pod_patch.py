@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
-from orchestrator import names
+from orchestrator import names, tpu
 from orchestrator.errors import InvalidJobError
 from orchestrator.fields import check_string, check_variable, holds_secret
 
@@ -200,8 +200,9 @@ def _check_kept(before: Template, after: Template) -> None:
     for name in _KEPT_FIELDS:
         if after["spec"].get(name) != before["spec"].get(name):
             raise InvalidJobError(f"kubernetes.pod changes spec.{name}, on which the group depends; remove it")
+    _check_tpu(before["spec"], after["spec"])
     _check_labels(before["metadata"]["labels"], after["metadata"].get("labels") or {})
-    _check_ours(_worker(before), _worker(after))
+    _check_ours(_worker(before["spec"]), _worker(after["spec"]))
     for name in _KEPT_VOLUMES:
         if _named(after["spec"].get("volumes"), "name", name) != _named(before["spec"]["volumes"], "name", name):
             raise InvalidJobError(f"kubernetes.pod changes the volume {name}, which brings the worker; give yours another name")
@@ -217,6 +218,24 @@ def _check_labels(before: dict[str, Any], after: dict[str, Any]) -> None:
     for label in {**before, **after}:
         if label.startswith(_LABELS) and after.get(label) != before.get(label):
             raise InvalidJobError(f"kubernetes.pod changes the label {label}, by which the group knows its pods; remove it")
+
+
+def _check_tpu(before: Template, after: Template) -> None:
+    """What kubernetes.tpu has made says one thing together: the machines, and all of their chips."""
+    chips = _chips(before)
+    if not any(chips):
+        return
+    if _chips(after) != chips:
+        raise InvalidJobError(f"kubernetes.pod changes {tpu.RESOURCE}, which is all chips of the host; remove it, and set kubernetes.tpu")
+    for label in (tpu.ACCELERATOR_LABEL, tpu.TOPOLOGY_LABEL, tpu.COUNT_LABEL, tpu.NODE_POOL_LABEL):
+        selected = before["nodeSelector"].get(label)
+        if selected and (after.get("nodeSelector") or {}).get(label) != selected:
+            raise InvalidJobError(f"kubernetes.pod changes the node selector {label}, which is the job's own; set it in kubernetes.tpu")
+
+
+def _chips(spec: Template) -> list[Any]:
+    resources = _worker(spec).get("resources") or {}
+    return [(resources.get(kind) or {}).get(tpu.RESOURCE) for kind in ("requests", "limits")]
 
 
 def _check_ours(before: Template, after: Template) -> None:
@@ -236,8 +255,8 @@ def _check_ours(before: Template, after: Template) -> None:
         raise InvalidJobError(f"kubernetes.pod takes variables from the container {OURS} that tfrun sets; leave env, or add to it")
 
 
-def _worker(template: Template) -> Template:
-    found = _named(template["spec"].get("containers"), "name", OURS)
+def _worker(spec: Template) -> Template:
+    found = _named(spec.get("containers"), "name", OURS)
     if not found:
         raise InvalidJobError(f"kubernetes.pod removes the container {OURS}, which is the worker itself; leave it")
     return found

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from orchestrator import names
 from orchestrator.errors import InvalidJobError
-from orchestrator.fields import Count, Duration, Part, Text, check_string, check_variable, holds_secret
+from orchestrator.fields import SENTENCE, Count, Duration, Part, Text, check_string, check_variable, holds_secret
 from orchestrator.kubernetes_spec import Kubernetes
 from orchestrator.training_spec import Checkpoints, Train, different
 
@@ -177,8 +177,11 @@ def _sentence(error: ValidationError) -> str:
     where = _path(problem["loc"])
     if problem["type"] == "extra_forbidden":
         return _unknown_key(problem["loc"], where)
-    rule = _RULES.get(problem["type"], problem["msg"]).format(**problem.get("ctx", {}))
-    rule = rule.removeprefix("Value error, ")
+    if problem["type"] == SENTENCE:
+        return f"{where}: {problem['msg']}"
+    # A message of its own may hold what the job file does, such as braces, and is no template.
+    known = _RULES.get(problem["type"])
+    rule = known.format(**problem.get("ctx", {})) if known else problem["msg"].removeprefix("Value error, ")
     if not where:
         return f"the job {rule}"
     if problem["type"] == "missing":

@@ -67,6 +67,12 @@ def node_selector(one: Slice) -> dict[str, str]:
     return {**labels, COUNT_LABEL: str(one.chips_per_host)} if is_ambiguous(one) else labels
 
 
+def labels(one: Slice) -> dict[str, str]:
+    """All that is known of the labels of its nodes, also those that select nothing more."""
+    machine = {"node.kubernetes.io/instance-type": one.machine, COUNT_LABEL: str(one.chips_per_host)}
+    return {**machine, ACCELERATOR_LABEL: one.accelerator.label, TOPOLOGY_LABEL: one.topology}
+
+
 def is_ambiguous(one: Slice) -> bool:
     """Whether its accelerator and topology alone do not say how many hosts it has."""
     return _FORMS_OF[one.accelerator.label, one.topology] > 1

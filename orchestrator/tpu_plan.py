@@ -6,73 +6,22 @@ what flex-start needs, is as in Google's pages and in xpk (capacity.py, nodepool
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from orchestrator import tables, tpu
-from orchestrator.errors import InvalidJobError
-from orchestrator.tpu_table import ACCELERATORS, NO, TABLE, Slice
+from orchestrator.tpu_capacity import Capacity
+from orchestrator.tpu_table import TABLE, Slice
 
 SHOWN_LIMIT = 256  # chips: larger slices are only listed where everything is
+_NOT_YET = "tfrun can't start TensorFlow's servers on several hosts"
 _COLUMNS = ("accelerator", "topology", "chips", "hosts", "chips/host", "machine type", "tpu", "tensorflow")
 _WIDE = (*_COLUMNS, "cloud tpu", "flex-start", "named", "sources")
 _NOTES = (
     "ACCELERATOR and TOPOLOGY are the values of the node labels " + f"{tpu.ACCELERATOR_LABEL} and {tpu.TOPOLOGY_LABEL}.",
     "TENSORFLOW: documented, unconfirmed, experimental (several hosts), or no. Nothing of it was tried; docs/tpu.md says what is known.",
 )
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """Where the machines come from: on demand, unless one of these is given."""
-
-    spot: bool = False
-    reservation: str | None = None
-    flex_start: bool = False
-
-    def check(self, one: Slice) -> None:
-        """Raise InvalidJobError for what does not exist, or not for this slice."""
-        if self.spot + self.flex_start + (self.reservation is not None) > 1:
-            raise InvalidJobError(
-                "--spot, --reservation and --flex-start exclude each other; give one of them, or none for machines on demand"
-            )
-        if self.reservation is not None and not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", self.reservation):
-            raise InvalidJobError(
-                f"{self.reservation!r} is no name of a reservation: lower-case letters, digits and '-', at most 63 characters"
-            )
-        if self.flex_start and not one.accelerator.flex_start:
-            can = ", ".join(a.label for a in ACCELERATORS if a.flex_start and a.tensorflow != NO)
-            raise InvalidJobError(f"GKE's flex-start does not provide {one.accelerator.label}, only {can}; leave --flex-start out")
-
-    def flags(self, one: Slice) -> list[str]:
-        """Of `gcloud container node-pools create`."""
-        if self.flex_start:  # the autoscaler brings the machines, all at once, when pods wait for them
-            scaling = ["--enable-autoscaling", "--num-nodes=0", "--min-nodes=0", f"--max-nodes={one.hosts}"]
-            return ["--flex-start", "--reservation-affinity=none", *scaling]
-        nodes = [f"--num-nodes={one.hosts}"]
-        if self.reservation is not None:
-            return [*nodes, "--reservation-affinity=specific", f"--reservation={self.reservation}"]
-        return [*nodes, "--spot"] if self.spot else nodes
-
-    def node_selector(self) -> dict[str, str]:
-        """The labels of such nodes."""
-        if self.reservation is not None:
-            return {"cloud.google.com/reservation-name": self.reservation}
-        if self.flex_start:
-            return {"cloud.google.com/gke-flex-start": "true"}
-        return {"cloud.google.com/gke-spot": "true"} if self.spot else {}
-
-    def terms(self) -> str:
-        """What is special about the price, and about how long the machines stay."""
-        if self.reservation is not None:
-            return f"the terms of the reservation {self.reservation} decide what it costs, also while nothing runs"
-        if self.flex_start:
-            return "flex-start is cheaper, begins when the machines are free, and ends after at most 7 days"
-        if self.spot:
-            return "spot is cheaper, and Google may take the machines at any time: checkpoint often"
-        return "on demand is the full price; Google may still take the machines for maintenance, and TPU machines can't move while they run"
 
 
 def listing(output: str, terminal: bool) -> str:
@@ -96,6 +45,7 @@ def document(one: Slice, capacity: Capacity) -> dict[str, Any]:
         "nodeSelector": {**tpu.node_selector(one), **capacity.node_selector()},
         "tolerations": [tpu.TOLERATION],
         "nodePool": command(one, capacity),
+        "jobFile": job_file(one, capacity),
         "cost": _cost(one, capacity),
         "rendered": _rendered(one),
         "unknown": _unknown(one),
@@ -117,13 +67,17 @@ def text(one: Slice, capacity: Capacity) -> str:
         ("tensorflow", f"{plan['tensorflow']['support']}: {plan['tensorflow']['why']}"),
     ]
     head = "".join(f"{name:<12}{value}\n" for name, value in facts)
-    pool = "\n".join(("The node pool (the words in capitals are yours to fill in):", "", _continued(plan["nodePool"])))
+    asked = _job_file_lines(plan["jobFile"])
+    code = {"The node pool (the words in capitals are yours to fill in):": [_continued(plan["nodePool"])]}
+    code |= {"In the job file, beside kubernetes.image and kubernetes.resources:": asked} if asked else {}
+    renders = "What that renders:" if asked else f"A job file can't ask for it yet, since {_NOT_YET}; it is to render:"
     parts = (
         ("Cost:", plan["cost"]),
-        ("What a job file will render (it cannot yet):", plan["rendered"]),
+        (renders, plan["rendered"]),
         ("Not known, since nothing of this ran on a TPU:", plan["unknown"]),
     )
-    return "\n".join((head, f"{pool}\n", *(f"{title}\n" + "".join(f"- {line}\n" for line in lines) for title, lines in parts)))
+    printed = ["\n".join((title, "", *lines, "")) for title, lines in code.items()]
+    return "\n".join((head, *printed, *(f"{title}\n" + "".join(f"- {line}\n" for line in lines) for title, lines in parts)))
 
 
 def command(one: Slice, capacity: Capacity) -> list[str]:
@@ -135,6 +89,27 @@ def command(one: Slice, capacity: Capacity) -> list[str]:
         *([f"--tpu-topology={one.topology}"] if one.hosts > 1 else []),  # a single host has the topology of its machine type
         *capacity.flags(one),
     ]
+
+
+def job_file(one: Slice, capacity: Capacity) -> dict[str, Any] | None:
+    """The keys of a job file that ask for it; None where no job file can."""
+    if one.hosts > 1:
+        return None
+    tpu_: dict[str, Any] = {"accelerator": one.accelerator.label, "topology": one.topology}
+    tpu_ |= {"chips_per_pod": one.chips_per_host} if tpu.is_ambiguous(one) else {}
+    tpu_ |= {"reservation": capacity.reservation} if capacity.reservation is not None else {}
+    tpu_ |= {"flex_start": True} if capacity.flex_start else {}
+    return {"strategy": "tpu", "kubernetes": {"tpu": tpu_, **({"spot": True} if capacity.spot else {})}}
+
+
+def _job_file_lines(asked: dict[str, Any] | None) -> list[str]:
+    """The same as YAML, in lines; none where no job file can."""
+    if not asked:
+        return []
+    plain = {key: _quoted(value) if isinstance(value, str) else json.dumps(value) for key, value in asked["kubernetes"]["tpu"].items()}
+    pairs = ", ".join(f"{key}: {value}" for key, value in plain.items())
+    spot = ["  spot: true"] if "spot" in asked["kubernetes"] else []
+    return [f"strategy: {asked['strategy']}", "kubernetes:", f"  tpu: {{{pairs}}}", *spot]
 
 
 def _cost(one: Slice, capacity: Capacity) -> list[str]:
@@ -154,7 +129,9 @@ def _rendered(one: Slice) -> list[str]:
         f"one Indexed Job: completions and parallelism {one.pods}, restartPolicy Never, a toleration of the nodes' taint {tpu.RESOURCE}",
         f"in each pod {tpu.RESOURCE}: {one.chips_per_host} as request and limit, and the labels above as nodeSelector",
     ]
-    if one.hosts > 1:
+    if one.hosts == 1:
+        lines.append("TPU_WORKER_ID and TPU_WORKER_HOSTNAMES, as GKE's device plugin sets them on one host")
+    else:
         lines.append("a headless Service for the pods' names, and in each pod TPU_WORKER_ID and TPU_WORKER_HOSTNAMES")
         lines.append(
             f"if several node pools have this shape, select one with {tpu.NODE_POOL_LABEL}: pods of one Job may land on two of them"
@@ -177,7 +154,7 @@ def _indented(name: str, lines: Sequence[str]) -> list[tuple[str, str]]:
 
 def _quoted(value: str) -> str:
     """As YAML needs it, where labels are text."""
-    return f'"{value}"' if value == "true" or value.isdigit() else value
+    return f'"{value}"' if value in ("true", "false", "null") or value.isdigit() else value
 
 
 def _continued(words: Sequence[str]) -> str:

@@ -6,41 +6,67 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator import names
+from orchestrator import names, tpu
 from orchestrator.errors import InvalidJobError
 from orchestrator.kubernetes_spec import Kubernetes, Volume, amount
 from orchestrator.spec import JobSpec
+from orchestrator.tpu_capacity import Capacity
 
 # Every Kubernetes that is supported sets it in the pods of an Indexed Job; a Job of one worker sets it itself.
 INDEX = "JOB_COMPLETION_INDEX"
 KEY_MOUNT = f"{names.MOUNT}-key"
-_SPOT = {"cloud.google.com/gke-spot": "true"}
 SCRATCH = "/tmp"  # noqa: S108 # the pod's own emptyDir
 
 
 def kubernetes_of(job: JobSpec) -> Kubernetes:
-    """The job's part about Kubernetes. Raises InvalidJobError if it has none."""
+    """The job's part about Kubernetes. Raises InvalidJobError if it has none, or if its TPU and the rest of the job contradict."""
     if job.kubernetes is None:
         raise InvalidJobError(
             f"the job {job.name} has no part `kubernetes`; it needs at least image, controller.image and resources.memory"
         )
+    _check_tpu(job, job.kubernetes)
     return job.kubernetes
+
+
+def _check_tpu(job: JobSpec, kubernetes: Kubernetes) -> None:
+    """What only matters on a cluster: a local run of the same job may have other workers, and a TPU of its own."""
+    if kubernetes.tpu is None:
+        if job.strategy == "tpu" and "TPU_NAME" not in job.env:  # which names a TPU elsewhere
+            raise InvalidJobError(
+                f"the job {job.name} has the strategy tpu and no kubernetes.tpu, so its pod would get no TPU; add kubernetes.tpu with an "
+                "accelerator and a topology (`tfrun tpu` lists them), or write `strategy: auto`"
+            )
+        return
+    if job.strategy not in ("auto", "tpu"):
+        raise InvalidJobError(
+            f"the job {job.name} has the strategy {job.strategy} beside kubernetes.tpu, and only TPUStrategy trains on a TPU; "
+            "write `strategy: tpu`, or remove kubernetes.tpu"
+        )
+    if job.workers > 1:
+        raise InvalidJobError(
+            f"the job {job.name} has {job.workers} workers on {kubernetes.tpu.accelerator} {kubernetes.tpu.topology}, which is one host, "
+            f"and MultiWorkerMirroredStrategy does not span TPUs; set workers to 1, and submit {job.workers} jobs for as many slices"
+        )
 
 
 def values(job: JobSpec, with_key: bool) -> dict[str, Any]:
     """For the templates: what does not depend on how the worker finds its group. with_key: whether the group's key is mounted."""
     kubernetes = kubernetes_of(job)
     resources = kubernetes.resources
-    gpu = {"nvidia.com/gpu": str(resources.gpu)} if resources.gpu else {}
+    chips = {"nvidia.com/gpu": str(resources.gpu)} if resources.gpu else {}
+    selector, tolerations = Capacity(kubernetes.spot).node_selector(), [t.model_dump(exclude_none=True) for t in kubernetes.tolerations]
+    if kubernetes.tpu:
+        chips, selector = tpu.resources(kubernetes.tpu.slice()), kubernetes.tpu.node_selector(kubernetes.spot)
+        tolerations += [tpu.TOLERATION] if tpu.TOLERATION not in tolerations else []
     volumes = _volumes(kubernetes, job, with_key)
     return {
         "image": kubernetes.image,
-        "resources": {"cpu": resources.cpu, "memory": resources.memory, **gpu},
+        "resources": {"cpu": resources.cpu, "memory": resources.memory, **chips},
         "service_account": kubernetes.service_account,
         "priority_class": kubernetes.priority_class,
         "pull_secrets": [{"name": name} for name in kubernetes.pull_secrets],
-        "node_selector": {**kubernetes.node_selector, **(_SPOT if kubernetes.spot else {})},
-        "tolerations": [toleration.model_dump(exclude_none=True) for toleration in kubernetes.tolerations],
+        "node_selector": {**kubernetes.node_selector, **selector},
+        "tolerations": tolerations,
         "mounts": [mount for mount, _ in volumes],
         "volumes": [volume for _, volume in volumes],
     }
@@ -51,7 +77,9 @@ def environment(job: JobSpec, ours: Mapping[str, str]) -> list[dict[str, Any]]:
     # A pod's own folder would be another one in each worker, and a training resumes only from what all of them see.
     alone = f"{SCRATCH}/checkpoints" if job.workers == 1 else ""
     directory = job.checkpoints.directory if job.checkpoints else alone
+    given_tpu = kubernetes_of(job).tpu
     every = {
+        **(tpu.environment(job.name, given_tpu.slice(), index=0) if given_tpu else {}),
         "TFRUN_WORKERS": str(job.workers),
         "TFRUN_STRATEGY": job.strategy,
         **({"TFRUN_CHECKPOINT_DIR": directory} if directory else {}),

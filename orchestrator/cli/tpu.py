@@ -39,10 +39,10 @@ def plan(
     output: str | None,
 ) -> None:
     """Print what a slice takes: hosts, pods, labels, the node pool's command, cost. Nothing is made."""
-    from orchestrator import tables, tpu, tpu_plan  # late: `tfrun --help` needs nothing of it
+    from orchestrator import tables, tpu, tpu_capacity, tpu_plan  # late: `tfrun --help` needs nothing of it
 
     found = tpu.find(accelerator, topology, chips_per_pod)
     tpu.check_slices(found, slices)
-    capacity = tpu_plan.Capacity(spot, reservation, flex_start)
+    capacity = tpu_capacity.Capacity(spot, reservation, flex_start)
     printed = tables.dumped(tpu_plan.document(found, capacity), output) if output else tpu_plan.text(found, capacity)
     click.echo(printed, nl=False)

@@ -14,7 +14,7 @@ from orchestrator import static, submit
 from orchestrator.manifests import each_worker, job_objects, worker_objects
 from orchestrator.templates import Manifest
 from tests.conftest import REPO
-from tests.orchestrator.test_manifests import FULL, job
+from tests.orchestrator.test_manifests import FULL, job, on_tpu
 
 # backoffLimitPerIndex and podReplacementPolicy are on by default from 1.29 on.
 SUPPORTED = [f"1.{minor}" for minor in range(29, 38)]
@@ -45,6 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every shape of the objects, a file each, with images and a namespace as a careful user gives them."""
     small, thousand = job(kubernetes=PINNED), job(workers=1000, kubernetes=PINNED)
     full = job(**{**FULL, "kubernetes": {**FULL["kubernetes"], **PINNED}})
+    tpu = job(**on_tpu("2x4", chips_per_pod=8, spot=True, **PINNED))
     shapes: dict[str, list[Manifest]] = {
         "small": job_objects(small, None),
         "full": job_objects(full, None),
@@ -53,6 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "workers": each_worker(small),
         "static": static.job_objects(small, None),
         "static-full": static.job_objects(full, None),
+        "tpu": job_objects(tpu, None),
     }
     made = tmp_path_factory.mktemp("shapes")
     for name, objects in shapes.items():

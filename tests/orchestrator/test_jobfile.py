@@ -295,6 +295,7 @@ def test_words_that_only_look_like_secrets_pass(args: str, tmp_path: Path) -> No
         ("task: a.py\nbuiltin: digits", "needs exactly one of program, task and builtin"),
         ("builtin: digit", "it must be one of 'digits'"),
         ("program: -m a/b", "`-m` takes a module's dotted name"),
+        ('program: "-m {x} {0}"', "has the program '-m {x} {0}'; `-m` takes a module's dotted name"),
         ("program: 5", "program is 5; it must be text; put it in quotes"),
         ("program: a\nargs: [--epochs, 5]", "args[1] is 5; it must be text; put it in quotes"),
         ("program: a\nargs: x", "args is 'x'; it must be a list"),

@@ -76,9 +76,16 @@ TASK = {
 }
 
 
+def on_tpu(topology: str, **kubernetes: Any) -> dict[str, Any]:
+    """A job on one host of TPU v5e; what is no key of `kubernetes` itself is one of its `tpu`."""
+    slice_ = {"accelerator": "tpu-v5-lite-podslice", "topology": topology}
+    slice_ |= {key: kubernetes.pop(key) for key in ("chips_per_pod", "node_pool", "reservation") if key in kubernetes}
+    return {"workers": 1, "strategy": "tpu", "kubernetes": {"tpu": slice_, **kubernetes}}
+
+
 def controlled(made: JobSpec) -> list[dict[str, Any]]:
     """With a Job that replaces a worker later."""
-    return [*job_objects(made, None), *worker_objects(made, worker=1, incarnation=3)]
+    return [*job_objects(made, None), *worker_objects(made, worker=made.workers - 1, incarnation=3)]
 
 
 def without_controller(made: JobSpec) -> list[dict[str, Any]]:
@@ -92,6 +99,10 @@ SHAPES = {
     "task": (controlled, TASK),
     "static": (without_controller, FULL),
     "workers": (each_worker, FULL),
+    "tpu-v5e-1x1": (controlled, {**on_tpu("1x1", node_pool="tpus"), "strategy": "auto"}),
+    "tpu-v5e-2x2-spot": (controlled, on_tpu("2x2", spot=True, node_selector={"team": "a"})),
+    "tpu-v5e-2x4-reservation": (controlled, on_tpu("2x4", chips_per_pod=8, reservation="team-1")),
+    "tpu-v5e-2x2-static": (without_controller, on_tpu("2x2", tolerations=[{"key": "team", "operator": "Exists"}])),
 }
 
 
@@ -394,7 +405,7 @@ def test_the_archive_runs_by_itself(tmp_path: Path) -> None:
     assert "the following arguments are required: --controller" in done.stderr
 
 
-@pytest.mark.parametrize("fields", [FULL, TASK])
+@pytest.mark.parametrize("fields", [FULL, TASK, on_tpu("2x4", chips_per_pod=8, reservation="team-1")])
 def test_the_job_file_comes_back_as_it_was(tmp_path: Path, fields: dict[str, Any]) -> None:
     """What the controller reads in its pod is the same job."""
     made = job(**fields)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from orchestrator import fields, spec, tables, tpu, tpu_plan
 from orchestrator.cli import tfrun
 from orchestrator.errors import InvalidJobError
-from orchestrator.tpu_plan import Capacity
+from orchestrator.tpu_capacity import Capacity
 from orchestrator.tpu_table import ACCELERATORS, EXPERIMENTAL, NO, TABLE, Accelerator, Slice
 from tests.conftest import REPO, TFRUN
 
@@ -293,7 +293,7 @@ Cost:
 - if one host fails, GKE makes all 4 anew: what all 16 chips did since the last checkpoint is lost
 - prices differ by region and change: https://cloud.google.com/tpu/pricing
 
-What a job file will render (it cannot yet):
+A job file can't ask for it yet, since tfrun can't start TensorFlow's servers on several hosts; it is to render:
 - one Indexed Job: completions and parallelism 4, restartPolicy Never, a toleration of the nodes' taint google.com/tpu
 - in each pod google.com/tpu: 4 as request and limit, and the labels above as nodeSelector
 - a headless Service for the pods' names, and in each pod TPU_WORKER_ID and TPU_WORKER_HOSTNAMES
@@ -328,15 +328,22 @@ gcloud container node-pools create NODE_POOL \\
     --min-nodes=0 \\
     --max-nodes=1
 
+In the job file, beside kubernetes.image and kubernetes.resources:
+
+strategy: tpu
+kubernetes:
+  tpu: {accelerator: tpu-v6e-slice, topology: 2x4, chips_per_pod: 8, flex_start: true}
+
 Cost:
 - 8 chips × the hours that the node pool has its machines, with a job or without; a chip's price includes its host
 - the smallest unit is one machine; delete the node pool, or let it scale to 0, when nothing runs
 - flex-start is cheaper, begins when the machines are free, and ends after at most 7 days
 - prices differ by region and change: https://cloud.google.com/tpu/pricing
 
-What a job file will render (it cannot yet):
+What that renders:
 - one Indexed Job: completions and parallelism 1, restartPolicy Never, a toleration of the nodes' taint google.com/tpu
 - in each pod google.com/tpu: 8 as request and limit, and the labels above as nodeSelector
+- TPU_WORKER_ID and TPU_WORKER_HOSTNAMES, as GKE's device plugin sets them on one host
 
 Not known, since nothing of this ran on a TPU:
 - whether your project has quota and your zone has these machines
