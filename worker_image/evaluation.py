@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List
 from worker_image import data, sources
 from worker_image.data import plain
 from worker_image.strategies import Group
+from worker_image.tasks import is_keras_2
 
 
 class Evaluation:
@@ -27,7 +28,7 @@ class Evaluation:
         # Each of this worker's replicas takes a batch from the pipeline: the same one.
         self._rest = rest.flat_map(plain(lambda *each: _repeated(each, group.local_replicas)))
         self._names: List[str] = []
-        self._run = _compiled(group, model, self._names, converts(keras))
+        self._run = _compiled(group, model, self._names, autograph=is_keras_2(keras))
         self._reset = resetter(group, model)
         sources.first(examples, "test")
 
@@ -86,13 +87,8 @@ def of_all(group: Group, value: Any) -> Any:
     return group.strategy.reduce(tf.distribute.ReduceOp.MEAN, of_replicas, axis=None)
 
 
-def converts(keras: Any) -> bool:
-    """Whether this Keras turns the Python of a user's layers into graphs: Keras 3 does not, and for us it would take 0.3 s."""
-    return bool(keras.__version__.startswith("2."))
-
-
 def _compiled(group: Group, model: Any, names: List[str], autograph: bool) -> Any:
-    """All steps in one call; Keras's metrics accumulate, so the last step tells of all batches."""
+    """All steps in one call; Keras's metrics accumulate, so the last step tells of all batches. autograph: see loops._compiled."""
     import tensorflow as tf
 
     def replica(batch: Any) -> Any:

@@ -6,8 +6,9 @@ import math
 import time
 from typing import Any, Dict, List
 
-from worker_image.evaluation import converts, of_all, of_this_worker, resetter, stacked
+from worker_image.evaluation import of_all, of_this_worker, resetter, stacked
 from worker_image.strategies import Group
+from worker_image.tasks import is_keras_2
 from worker_image.training import Training
 
 CALL_TIME = 0.25  # seconds that a call should take: the steps between two reports, and until a save that is asked for
@@ -22,7 +23,7 @@ def custom(training: Training, model: Any, keras: Any, steps_per_call: int, time
     import tensorflow as tf
 
     names: List[str] = []
-    call = _compiled(training.group, model, names, timed, converts(keras))
+    call = _compiled(training.group, model, names, timed, autograph=is_keras_2(keras))
     reset = resetter(training.group, model)
     iterator = iter(training.batches())
     pace = _Pace(training.group, steps_per_call)
@@ -43,7 +44,7 @@ def custom(training: Training, model: Any, keras: Any, steps_per_call: int, time
 
 def fit(training: Training, model: Any, keras: Any, steps_per_call: int) -> None:
     """Train with Keras's `fit`: one call for the rest of a begun epoch, one for the whole epochs."""
-    if keras.__version__.startswith("2."):
+    if is_keras_2(keras):
         model.distribute_reduction_method = "first"  # by default it tells the sum of all workers' accuracies
     course = training.course
     while training.step < course.total:
@@ -66,7 +67,8 @@ def fit(training: Training, model: Any, keras: Any, steps_per_call: int) -> None
 def _compiled(group: Group, model: Any, names: List[str], timed: bool, autograph: bool) -> Any:
     """call(iterator, steps) -> (losses [steps], this worker's own [steps], the last step's logs [names], seconds waited for the input).
 
-    Losses and logs are the mean over all workers. The workers exchange them once a call.
+    Losses and logs are the mean over all workers. The workers exchange them once a call. autograph: whether the Python of a user's layers
+    becomes a graph, as in the fit of Keras 2 and not of Keras 3; looking through ours for it would take 0.3 s.
     """
     import tensorflow as tf
 
@@ -145,7 +147,7 @@ def _divisor(most: int, *numbers: int) -> int:
 
 def _execute(model: Any, keras: Any, steps: int) -> None:
     """Let Keras make so many steps a call."""
-    if keras.__version__.startswith("2."):
+    if is_keras_2(keras):
         model._steps_per_execution.assign(steps)  # compile's argument of that name; there is no other way to change it
     elif model.steps_per_execution != steps:
         model.steps_per_execution = steps

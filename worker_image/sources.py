@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Optional, Tuple
 
 from worker_image.strategies import Group
+from worker_image.tasks import kind
 from worker_image.train_errors import WrongInputError
 
 MEMORY = 1 << 29  # bytes of examples that are kept in memory without being asked
@@ -198,8 +199,7 @@ def _checked(dataset: Any, split: str) -> Any:
     import tensorflow as tf
 
     if not isinstance(dataset, tf.data.Dataset):
-        kind = "nothing" if dataset is None else f"a {type(dataset).__module__}.{type(dataset).__name__}"
-        raise WrongInputError(f"build_dataset({split!r}) returned {kind}, not a tf.data.Dataset of (x, y) examples")
+        raise WrongInputError(f"build_dataset({split!r}) returned {kind(dataset)}, not a tf.data.Dataset of (x, y) examples")
     if not (isinstance(dataset.element_spec, tuple) and len(dataset.element_spec) in (2, 3)):
         raise WrongInputError(
             f"build_dataset({split!r}) gives {dataset.element_spec!r:.200}, not pairs (x, y) or (x, y, weight); map it to pairs"

@@ -56,7 +56,7 @@ def model_of(task: ModuleType) -> Tuple[Any, Any]:
     roots = (kind.__module__.split(".")[0] for kind in type(model).__mro__)
     root = next((name for name in roots if name in ("keras", "tf_keras")), "")
     if not root or not hasattr(model, "train_step"):
-        raise WrongInputError(f"build_model() returned {_kind(model)}, not a Keras model; return the compiled model")
+        raise WrongInputError(f"build_model() returned {kind(model)}, not a Keras model; return the compiled model")
     if getattr(model, "optimizer", None) is None:
         raise WrongInputError("build_model() returned a model without an optimizer; call model.compile(...) before returning it")
     return model, importlib.import_module(root)
@@ -75,5 +75,11 @@ def _from_file(path: str) -> ModuleType:
     return module
 
 
-def _kind(value: object) -> str:
+def is_keras_2(keras: Any) -> bool:
+    """Whether a Keras package, as model_of returns it, is Keras 2 (tf_keras too)."""
+    return bool(keras.__version__.startswith("2."))
+
+
+def kind(value: object) -> str:
+    """What a function of the user's returned, for a sentence."""
     return "nothing" if value is None else f"a {type(value).__module__}.{type(value).__name__}"
