@@ -167,7 +167,6 @@ def _training(
     every = options.evaluate_epochs or int(bool(options.best))
     evaluating = Evaluating(Evaluation(group, net, keras, test, options.batch_size), every)
     course = Course(training_set, options.epochs, begin)
-    scalars = Scalars(options.tensorboard, begin.step) if options.tensorboard and group.chief else None
     profile = None
     if options.profile:
         first, last = options.profile
@@ -178,6 +177,7 @@ def _training(
                 f"--profile begins with step {first}, and the training ends with step {course.total}; choose earlier steps"
             )
         profile = Profile(options.tensorboard, first, last, here=group.chief)
+    scalars = Scalars(options.tensorboard, begin.step) if options.tensorboard and group.chief else None
     return Training(group, training_set, course, evaluating, saving, scalars, profile)
 
 
